@@ -25,6 +25,12 @@ export function address(path) {
   return new URL(path.replace(/^\//, ""), document.baseURI.split("#")[0]).href;
 }
 
+/** How far the agent's clock is ahead of the browser's, in seconds. */
+let ahead = 0;
+
+/** The agent's time, in Unix seconds: its answers say it to the second. */
+export const agentNow = () => Date.now() / 1000 + ahead;
+
 async function ask(path, options = {}) {
   const headers = { ...options.headers };
   // Not `Authorization`: a proxy in front may have a use of its own for it.
@@ -34,8 +40,9 @@ async function ask(path, options = {}) {
     answer = await fetch(address(path), { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The agent does not answer.", "Is it running, and is the port still forwarded? This page asks again by itself.");
+    throw new ApiError(0, "The agent does not answer.", "Is it running, and is the port still forwarded?");
   }
+  ahead = (Date.parse(answer.headers.get("date")) - Date.now()) / 1000 || 0;
   if (answer.ok) return answer;
   const text = (await answer.text()).trim();
   let message = text || `${answer.status} ${answer.statusText}`;
@@ -82,7 +89,10 @@ async function* lines(path, signal) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch((error) => {
+      if (error.name === "AbortError") throw error;
+      throw new ApiError(0, "The connection to the agent was lost.");
+    });
     if (done) return;
     const parts = (rest + value).split("\n");
     rest = parts.pop();
@@ -117,18 +127,27 @@ export async function events(path, signal, each, stands) {
   });
 }
 
-/** Does something that should not end, again and again, at most every two seconds. */
+/** Does something that should not end, again and again, at most every two seconds. `stands` gets why it does not, or `null`. */
 async function again(signal, stands, work) {
   while (!signal.aborted) {
     try {
       await work(() => stands?.(null));
-      stands?.(new ApiError(0, "The agent ended the stream.", "This page asks again by itself."));
+      stands?.(asksAgain(new ApiError(0, "The agent ended the stream.")));
     } catch (error) {
       if (signal.aborted) return;
-      stands?.(error);
+      stands?.(asksAgain(error));
     }
     await pause(2000, signal);
   }
+}
+
+/** A text of the API as a sentence: not each begins and ends like one. */
+export const sentence = (text) => text[0].toUpperCase() + text.slice(1) + (/[.?]$/.test(text) ? "" : ".");
+
+/** The same error, which says that nobody needs to do so. */
+export function asksAgain(error) {
+  error.hint = [error.hint, "This page asks again by itself."].filter(Boolean).map(sentence).join(" ");
+  return error;
 }
 
 /** Waits so many milliseconds, or until the signal. */

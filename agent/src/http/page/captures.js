@@ -1,6 +1,6 @@
 // Captures of the kernel's trace: those there are, and a form that starts one.
 
-import { blob, get, pause, send, token } from "./api.js";
+import { agentNow, asksAgain, blob, get, pause, send, token } from "./api.js";
 import { fill, h, scroller, table } from "./dom.js";
 import { count, duration, value } from "./format.js";
 import { failure, notice } from "./notice.js";
@@ -14,6 +14,8 @@ const SCHEDULER = ["sched:sched_switch", "sched:sched_waking"];
 const CALLS = ["raw_syscalls:sys_enter", "raw_syscalls:sys_exit"];
 const EVERY_MS = 3000;
 const RUNNING_MS = 500;
+/** Longest time between two looks while the agent does not answer. */
+const MOST_MS = 10000;
 
 export function captures(root, name, parameters, signal) {
   root.append(h("h1", { className: "hidden" }, "Captures"));
@@ -89,13 +91,25 @@ function form(probes, parameters) {
 
 async function one(body, id, parameters, signal) {
   const path = `api/v1/captures/${encodeURIComponent(id)}`;
-  for (;;) {
-    const capture = await get(path, signal);
+  const problem = h("div");
+  const shown = h("div");
+  fill(body, [problem, shown]);
+  for (let wait = RUNNING_MS; !signal.aborted; await pause(wait, signal)) {
+    let capture;
+    try {
+      capture = await get(path, signal);
+    } catch (error) {
+      // A capture that is not there, or a lacking token, stays so; a forwarded port comes back.
+      if (signal.aborted || (error.status >= 400 && error.status < 500 && error.status !== 429)) throw error;
+      wait = Math.min(2 * wait, MOST_MS);
+      problem.replaceChildren(failure(asksAgain(error)));
+      continue;
+    }
+    wait = RUNNING_MS;
+    problem.replaceChildren();
     const running = capture.state === "running";
-    fill(body, page(capture, path, running));
-    if (signal.aborted) return;
+    fill(shown, page(capture, path, running));
     if (!running) return analysis(body, capture, path, parameters, signal);
-    await pause(RUNNING_MS, signal);
   }
 }
 
@@ -113,11 +127,12 @@ async function analysis(body, capture, path, parameters, signal) {
 }
 
 function page(capture, path, running) {
-  const seconds = (Date.now() - capture.started_unix_ms) / 1000;
+  const seconds = Math.max(0, agentNow() - capture.started_unix_ms / 1000);
   const wanted = Number.parseFloat(capture.request.duration) * ({ ms: 0.001, m: 60 }[/[a-z]+$/.exec(capture.request.duration ?? "")?.[0]] ?? 1);
   const problem = h("div");
   const act = (label, method, to, after) => h("button", { type: "button", onclick: () => send(method, to).then(after, (error) => problem.replaceChildren(failure(error))) }, label);
-  const files = capture.state === "running" ? [] : FORMATS.map(([format, label]) => download(path, capture.id, format, label, problem));
+  const file = ([format, label]) => download(`${path}/download?format=${format}`, `${capture.id}.${format}`, label, problem);
+  const files = capture.state === "running" ? [] : FORMATS.map(file);
   const progress = h("progress", { max: wanted || 10, value: Math.min(seconds, wanted || 10), "aria-label": "Progress" });
   const term = (name, text) => [h("dt", {}, name), h("dd", {}, text)];
   return [h("p", {}, h("a", { href: to("captures") }, "All captures")),
@@ -133,17 +148,19 @@ function page(capture, path, running) {
 }
 
 /** A link; with a token, which no link carries, a button that fetches and saves. */
-function download(path, id, format, label, problem) {
-  const source = `${path}/download?format=${format}`;
-  if (!token.get()) return h("a", { className: "button", href: source, download: "" }, label);
+export function download(source, name, label, problem) {
+  if (!token.get()) return h("a", { className: "button", href: source, download: name }, label);
   const save = async () => {
+    button.disabled = true;
     try {
       const url = URL.createObjectURL(await blob(source));
-      h("a", { href: url, download: `${id}.${format}` }).click();
+      h("a", { href: url, download: name }).click();
       setTimeout(() => URL.revokeObjectURL(url), 60000);
     } catch (error) {
       problem.replaceChildren(failure(error));
     }
+    button.disabled = false;
   };
-  return h("button", { type: "button", onclick: save }, label);
+  const button = h("button", { type: "button", onclick: save }, label);
+  return button;
 }

@@ -2,16 +2,16 @@
 
 import { follow, get, withQuery } from "./api.js";
 import { h, scroller, table } from "./dom.js";
-import { value } from "./format.js";
+import { range, value } from "./format.js";
 import { failure, notice } from "./notice.js";
 import { changed, go, to } from "./place.js";
 
 const LIMIT = 200;
-/** Rows kept while more come. */
+/** Rows kept while more come, and most of a range. */
 const MOST_ROWS = 500;
-const EXAMPLE = `slow:
-  when: elapsed > 100ms
-  fields: { comm: comm, took: elapsed, stack: kstack }`;
+/** What to do when events are gone. */
+const KEEP_MORE = ["The agent keeps the last events of each probe. To keep more, in kstrobe.yaml:", "limits: { kept_events: 4096 }"];
+const EXAMPLE = ["slow:", "  when: elapsed > 100ms", "  fields: { comm: comm, took: elapsed, stack: kstack }"].join("\n");
 
 export function events(root, _name, parameters, signal) {
   root.append(h("h1", { className: "hidden" }, "Events"));
@@ -41,7 +41,7 @@ class Events {
     const { events: [event] } = await get(withQuery("api/v1/events", { id }), this.turn.signal);
     const back = h("p", {}, h("a", { href: to("events") }, "All events"));
     if (!event) {
-      this.body.replaceChildren(back, notice(`The event ${id} is not kept any more.`, "The agent keeps the last events of each probe. To keep more, in kstrobe.yaml:", "limits: { kept_events: 4096 }"));
+      this.body.replaceChildren(back, notice(`The event ${id} is not kept any more.`, ...KEEP_MORE));
       return;
     }
     this.body.replaceChildren(back, h("article", { className: "card", id: "event" },
@@ -54,10 +54,10 @@ class Events {
     const { probes } = await get("api/v1/probes", this.turn.signal);
     const probe = parameters.get("probe");
     const [from, until] = (parameters.get("at") ?? "").split("..").map(Number);
-    const within = (event) => !until || (Date.parse(event.time) >= from * 1000 && Date.parse(event.time) <= until * 1000);
     const rows = h("tbody");
     const none = notice("No slow event yet.", "Events come from probes with a `slow` block, while its condition holds. In a probe's file:", EXAMPLE);
     const problem = h("div");
+    const said = h("span", { className: "dim num", role: "status" });
     let paused = false;
     const pauseButton = h("button", { type: "button", "aria-pressed": "false" }, "Pause");
     pauseButton.onclick = () => {
@@ -73,7 +73,6 @@ class Events {
         rows.prepend(h("tr", {}, h("td", { colSpan: 4, className: "dim" }, `${event.gone} events are not kept any more, or came faster than they could be shown.`)));
         return;
       }
-      if (!within(event)) return;
       none.hidden = true;
       rows.prepend(rowOf(event));
       while (rows.children.length > MOST_ROWS) rows.lastElementChild.remove();
@@ -81,23 +80,36 @@ class Events {
     const made = table("Slow events, the newest first", ["time", "probe", "pid", "fields"], [], { className: "text" });
     made.querySelector("tbody").replaceWith(rows);
     this.body.replaceChildren(
-      h("div", { className: "tools" }, h("label", {}, "Probe", choose), pauseButton,
-        until && h("a", { className: "button", href: to("events", "", { probe }) }, "All times")),
+      h("div", { className: "tools" }, h("label", {}, "Probe", choose),
+        until ? h("a", { className: "button", href: to("events", "", { probe }) }, "All times") : pauseButton, said),
       problem, none, h("div", { className: "card" }, scroller("Events", made)));
-    let first = true;
-    // After a lost connection only what is new: the rows are there.
-    const path = () => withQuery("api/v1/events", { probe, follow: "true", limit: first ? LIMIT : 0 });
+    if (until) {
+      // All that are kept: the last ones may all be later.
+      const { events: kept } = await get(withQuery("api/v1/events", { probe }), this.turn.signal);
+      const within = kept.filter(({ time }) => Date.parse(time) >= from * 1000 && Date.parse(time) <= until * 1000);
+      if (!within.length) none.replaceWith(notice(`No event of this time is kept${probe ? ` of ${probe}` : ""}.`, ...KEEP_MORE));
+      within.slice(-MOST_ROWS).forEach(add);
+      said.textContent = `${range(from, until)}${within.length > MOST_ROWS ? `, the last ${MOST_ROWS} of ${within.length} events` : ""}`;
+      return;
+    }
+    // After a lost connection those that came meanwhile, too; the others are there.
+    let there = new Set();
+    const path = () => {
+      there = new Set([...[...rows.children].map((row) => row.dataset.event), ...held.map(({ id }) => id)]);
+      return withQuery("api/v1/events", { probe, follow: "true", limit: LIMIT });
+    };
     await follow(path, this.turn.signal, (event) => {
-      first = false;
+      if (event.id && there.has(event.id)) return;
       if (paused) held.push(event);
       else add(event);
-    }, (error) => problem.replaceChildren(...(error && error.status ? [failure(error)] : [])));
+    }, (error) => problem.replaceChildren(...(error ? [failure(error)] : [])));
   }
 }
 
 function rowOf(event) {
   const fields = Object.entries(event.fields).map(([name, field]) => `${name}=${shortly(field)}`);
-  return h("tr", {}, [h("a", { href: to("events", "", { id: event.id }) }, event.time.slice(11, 23)), event.probe, String(event.pid), fields.join("  ")].map((cell) => h("td", {}, cell)));
+  const time = h("a", { href: to("events", "", { id: event.id }) }, event.time.slice(11, 23));
+  return h("tr", { "data-event": event.id }, [time, event.probe, String(event.pid), fields.join("  ")].map((cell) => h("td", {}, cell)));
 }
 
 function shortly(field) {

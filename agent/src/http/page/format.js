@@ -37,6 +37,12 @@ export function rate(x) {
   return /[a-zA-Z]$/.test(text) ? `${text.slice(0, -1)} ${text.slice(-1)}/s` : `${text} /s`;
 }
 
+/** Mean of a group's rates: of the measured time alone, as the history may begin later than the range. */
+export function meanRate(group) {
+  const measured = (group?.rate ?? []).filter((one) => one !== null);
+  return measured.length ? measured.reduce((sum, one) => sum + one, 0) / measured.length : null;
+}
+
 /** A count with its thousands apart. */
 export function count(n) {
   return n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en-US");
@@ -77,7 +83,7 @@ export function timeTicks(from, to, most) {
 /** A label's condition, as the API and PromQL write it. */
 export const matcher = (label, text) => `${label}="${text.replaceAll("\\", "\\\\").replaceAll('"', '\\"').replaceAll("\n", "\\n")}"`;
 
-/** The PromQL of what is shown: native histograms first, classic ones behind `#`. */
+/** The PromQL of what is shown. Of a histogram it is p99 of native buckets; what else may be wanted is in comments: one query is one expression. */
 export function promql({ metric, type, by, match, from, to, live }) {
   const where = match.length ? `{${match.join(",")}}` : "";
   const window = live ? "[1m]" : `[${Math.max(1, Math.round(to - from))}s] @ ${Math.round(to)}`;
@@ -89,10 +95,12 @@ export function promql({ metric, type, by, match, from, to, live }) {
   if (type === "counter") return sum(metric);
   return [
     `histogram_quantile(0.99, ${sum(metric)})`,
-    `# with classic buckets`,
-    `histogram_quantile(0.99, ${sum(`${metric}_bucket`, ["le"])})`,
-    `# events a second`,
-    `histogram_count(${sum(metric)})`,
+    `# with classic buckets:`,
+    `# histogram_quantile(0.99, ${sum(`${metric}_bucket`, ["le"])})`,
+    `# events a second:`,
+    `# histogram_count(${sum(metric)})`,
+    `# events a second with classic buckets:`,
+    `# ${sum(`${metric}_count`)}`,
   ].join("\n");
 }
 

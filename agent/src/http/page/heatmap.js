@@ -14,11 +14,12 @@ const LEAST_DECADES = 2;
 
 let palette = null;
 const dark = matchMedia("(prefers-color-scheme: dark)");
+/** Maps that are in the page. */
+const shown = new Set();
 dark.addEventListener("change", () => {
   palette = null;
-  for (const map of shown) if (map.canvas.isConnected) map.draw();
+  for (const map of shown) map.draw();
 });
-const shown = new Set();
 
 /** Colours of the style sheet, so that they stand in one place. */
 function colours() {
@@ -31,7 +32,7 @@ function colours() {
     const [a, b] = [stops[Math.floor(at)], stops[Math.ceil(at)]];
     return `rgb(${a.map((x, k) => Math.round(x + (b[k] - x) * (at % 1))).join(" ")})`;
   });
-  palette = { ramp, p50: colour("--p50"), p99: colour("--p99"), dim: colour("--dim"), line: colour("--line"), ground: colour("--card") };
+  palette = { ramp, p50: colour("--p50"), p99: colour("--p99"), max: colour("--fg"), dim: colour("--dim"), line: colour("--line"), ground: colour("--card") };
   return palette;
 }
 
@@ -44,16 +45,22 @@ export class HeatMap extends TimeChart {
     this.canvas.style.height = `${this.height}px`;
     this.table = h("div", { className: "hidden" });
     this.element = h("div", { className: `heat ${size}` }, this.canvas, this.table);
-    new ResizeObserver(() => this.draw()).observe(this.canvas);
-    shown.add(this);
+    new ResizeObserver(() => this.resized()).observe(this.canvas);
   }
 
-  /** Shows these cells; quantiles of columns come from the agent where there are some. */
+  /** Shows these cells; quantiles and maxima of columns come from the agent where there are some. */
   show(cells, quantiles = null) {
     this.cells = cells;
     this.quantiles = quantiles;
     this.draw();
     this.describe();
+  }
+
+  /** An element that leaves the page is told of a size of 0, too. */
+  resized() {
+    if (this.canvas.isConnected) shown.add(this);
+    else shown.delete(this);
+    this.draw();
   }
 
   /** Width of the part with cells, in pixels of the page. */
@@ -144,9 +151,11 @@ export class HeatMap extends TimeChart {
   }
 
   lines(context) {
-    const { p50, p99, ground } = colours();
-    const given = this.quantiles ?? { p50: null, p99: null };
-    for (const [q, colour, values] of [[0.5, p50, given.p50], [0.99, p99, given.p99]]) {
+    const { p50, p99, max, ground } = colours();
+    const given = this.quantiles ?? {};
+    const kinds = [[0.5, p50, given.p50, 1.6], [0.99, p99, given.p99, 1.6]];
+    if (given.max) kinds.unshift([1, max, given.max, 1]);
+    for (const [q, colour, values, wide] of kinds) {
       const at = (column, i) => (values ? values[i] : this.cells.quantile(column, q));
       const pieces = [[]];
       this.cells.columns.forEach((column, i) => {
@@ -157,10 +166,12 @@ export class HeatMap extends TimeChart {
       for (const points of pieces.filter((points) => points.length)) {
         if (points.length === 1) points.push([points[0][0] + 2, points[0][1]]);
         // A rim of the ground's colour keeps the line apart from cells of any colour.
-        [context.lineWidth, context.strokeStyle] = [3.2, ground];
+        [context.lineWidth, context.strokeStyle] = [wide * 2, ground];
         stroke(context, points);
-        [context.lineWidth, context.strokeStyle] = [1.6, colour];
+        [context.lineWidth, context.strokeStyle] = [wide, colour];
+        context.setLineDash(q === 1 ? [3, 3] : []);
         stroke(context, points);
+        context.setLineDash([]);
       }
     }
   }
@@ -176,8 +187,8 @@ export class HeatMap extends TimeChart {
       const [bottom, top] = cells.edges(lower);
       return this.y(top) <= y && y <= this.y(bottom);
     });
-    const [p50, p99] = [0.5, 0.99].map((q) => value(cells.quantile(column, q), this.unit));
-    const all = column.size ? `${count(events(column))} events, p50 ${p50}, p99 ${p99}` : "no event";
+    const [p50, p99, max] = [cells.quantile(column, 0.5), cells.quantile(column, 0.99), cells.highest(column)].map((x) => value(x, this.unit));
+    const all = column.size ? `${count(events(column))} events, p50 ${p50}, p99 ${p99}, max ${max}` : "no event";
     if (!here) return `${at}  ${all}`;
     const [bottom, top] = cells.edges(here[0]);
     return `${at}  ${value(bottom, this.unit)} to ${value(top, this.unit)}: ${count(here[1])} of ${all}`;

@@ -15,8 +15,9 @@ function target(mark) {
   return capture ? to("captures", capture[1]) : null;
 }
 
-/** The lane of a chart's marks. */
-export function marksOf(chart) {
+/** The lane of a chart's marks. Events of other probes than the chart's are hollow: they say what else was slow then. */
+export function marksOf(chart, probe) {
+  const kindOf = ({ kind, text }) => (kind === "event" && !text.startsWith(`${probe}:`) ? "event other" : kind);
   const lane = h("div", { role: "list", "aria-label": "Marks" });
   let last = [];
   chart.element.append(lane);
@@ -26,14 +27,15 @@ export function marksOf(chart) {
     for (const mark of last) {
       const x = chart.x(mark.time);
       if (x < chart.left || x > chart.left + chart.width) continue;
-      const key = `${mark.kind} ${Math.floor(x / NEAR)}`;
+      const key = `${kindOf(mark)} ${Math.floor(x / NEAR)}`;
       near.set(key, [...(near.get(key) ?? []), mark]);
     }
     lane.replaceChildren(...[...near.values()].map((marks) => {
       const { kind, time, text } = marks[0];
       const all = marks.length > 1 ? `${marks.length} ${kind}s from ${clock(time)}, the first: ${text}` : `${clock(time)} ${kind}: ${text}`;
       const href = marks.length > 1 && kind === "event" ? to("events", "", { at: `${Math.floor(time)}..${Math.ceil(marks.at(-1).time + 0.001)}` }) : target(marks[0]);
-      const dot = href ? h("a", { className: `mark ${kind}`, href, title: all, "aria-label": all }) : h("span", { className: `mark ${kind}`, role: "img", title: all, "aria-label": all });
+      const about = { className: `mark ${kindOf(marks[0])}`, title: all, "aria-label": all };
+      const dot = href ? h("a", { ...about, href }) : h("span", { ...about, role: "img" });
       const item = h("div", { role: "listitem" }, dot);
       dot.style.left = `${chart.x(time)}px`;
       return item;

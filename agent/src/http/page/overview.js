@@ -1,6 +1,6 @@
 // All metrics at once: what is wrong, a heat map for each histogram, the others in a table, and what the probes cost.
 
-import { events as live, get, withQuery } from "./api.js";
+import { asksAgain, events as live, get, pause, sentence, withQuery } from "./api.js";
 import { Cells, events } from "./cells.js";
 import { figure, fill, h, scroller, sparkline, table } from "./dom.js";
 import { percent, rate, short, value } from "./format.js";
@@ -14,28 +14,48 @@ const SECONDS = 300;
 const STEP = 2;
 /** Columns that the figures below a heat map are about: ten seconds. */
 const LAST = 5;
+/** Seconds of a column of the others' trends. */
+const TREND_STEP = 5;
+const AGAIN_MS = 2000;
 /** Queries at once: the agent has other things to do. */
 const AT_ONCE = 3;
 
 export function overview(root, _name, _parameters, signal) {
   const alerts = h("div", { "aria-live": "polite" });
+  const problem = h("div", { "aria-live": "polite" });
   const grid = h("div", { className: "grid" });
   const quiet = h("p", { className: "dim" });
   const others = h("div", { className: "card" });
   const costs = h("div", { className: "card" });
   const legend = h("p", { className: "dim" }, "The last 5 min; figures are those of the last 10 s.");
-  root.append(h("h1", { className: "hidden" }, "Overview"), alerts, legend, grid, quiet,
+  root.append(h("h1", { className: "hidden" }, "Overview"), alerts, problem, legend, grid, quiet,
     h("div", { className: "two" }, others, costs));
   watch(signal, (status) => {
     alerts.replaceChildren(...problems(status).map(alertOf));
     costs.replaceChildren(...costOf(status));
   });
-  load(grid, quiet, others, signal).catch((error) => {
+  const stands = (error) => standsStill(problem, error);
+  load(grid, quiet, others, stands, signal).catch((error) => {
     if (!signal.aborted) grid.replaceChildren(failure(error));
   });
 }
 
-async function load(grid, quiet, others, signal) {
+/** Says why the figures stand still; nothing while they do not. */
+function standsStill(problem, error) {
+  const text = error ? [error.message, error.hint].filter(Boolean).map(sentence).join(" ") : "";
+  // Said once, not at each attempt.
+  if (problem.dataset.text === text) return;
+  problem.dataset.text = text;
+  const alert = () => h("div", { className: "alert bad" }, h("b", {}, "The figures stand still."), ` ${text}`);
+  fill(problem, error && (error.status === 401 ? failure(error) : alert()));
+}
+
+/** Where the columns of an answer begin whose last one has the newest second: at a multiple of the step. */
+function begin(newest, step) {
+  return Math.floor((newest - 1) / step) * step - SECONDS + step;
+}
+
+async function load(grid, quiet, others, stands, signal) {
   const cards = new Map();
   const rows = new Map();
   const known = (metric) => cards.has(metric.metric) || rows.has(metric.metric);
@@ -46,46 +66,62 @@ async function load(grid, quiet, others, signal) {
     const still = [...cards.values()].filter((card) => card.cells?.isEmpty && !card.element.isConnected);
     quiet.replaceChildren(...(still.length ? [h("span", {}, "Without an event in the last 5 min: "), ...still.flatMap((card, i) => [i ? ", " : "", card.link()])] : []));
   };
-  // An agent that has just started, or has new probes, has metrics that come later.
-  const learn = async () => {
+  // An agent that has just started, or has new probes, has metrics that come later. After a pause all have seconds that are not shown.
+  const learn = async (all) => {
     const { metrics, newest } = await get("api/v1/history", signal);
-    const added = metrics.filter((metric) => !known(metric)).map((metric) => {
-      const [kind, all] = metric.type === "histogram" ? [Card, cards] : [Row, rows];
-      const one = new kind(metric);
-      all.set(metric.metric, one);
-      return one;
-    });
     if (metrics.length) none.remove();
     else grid.append(none);
-    // The columns must be those of the agent's answers: multiples of the step.
-    const now = Date.now() / 1000;
-    // A recorded history ends earlier.
-    const end = newest && newest < now - SECONDS ? newest - 1 : now;
-    const from = Math.floor(end / STEP) * STEP - SECONDS + STEP;
-    const waiting = added.toSorted((a, b) => (a instanceof Row) - (b instanceof Row));
+    // Without a second there is no range to ask for; the first one leads here again.
+    if (newest === null) return;
+    const added = metrics.filter((metric) => !known(metric)).map((metric) => {
+      const [kind, those] = metric.type === "histogram" ? [Card, cards] : [Row, rows];
+      const one = new kind(metric);
+      those.set(metric.metric, one);
+      return one;
+    });
+    const waiting = (all ? [...cards.values(), ...rows.values()] : added).toSorted((a, b) => (a instanceof Row) - (b instanceof Row));
     const worker = async () => {
       for (let next; (next = waiting.shift()); ) {
-        const step = next instanceof Card ? STEP : SECONDS / 60;
+        const step = next instanceof Card ? STEP : TREND_STEP;
+        // By the agent's clock: the browser's may be wrong, and a recorded history ends earlier.
+        const from = begin(newest, step);
         next.fill(await get(withQuery("api/v1/query", { metric: next.metric.metric, from, to: from + SECONDS, step }), signal));
         arrange();
       }
     };
     await Promise.all(Array.from({ length: AT_ONCE }, worker));
-    others.replaceChildren(...othersOf([...rows.values()]));
+    others.replaceChildren(...othersOf([...rows.values()].filter((row) => row.element)));
   };
-  await learn();
+  for (let learned = false; !learned && !signal.aborted; ) {
+    try {
+      await learn(true);
+      learned = true;
+      stands(null);
+    } catch (error) {
+      // What the agent refuses it would refuse again.
+      if (error.status || signal.aborted) throw error;
+      stands(asksAgain(error));
+      await pause(AGAIN_MS, signal);
+    }
+  }
   let learning = false;
+  let missed = false;
   await live("api/v1/live", signal, (name, data) => {
     if (name !== "second") return;
     for (const metric of data.metrics) {
       cards.get(metric.metric)?.second(data.time, metric, metric.bounds ?? data.bounds);
-      rows.get(metric.metric)?.second(metric);
+      rows.get(metric.metric)?.second(data.time, metric);
     }
     arrange();
-    if (learning || data.metrics.every(known)) return;
+    if (learning || (!missed && data.metrics.every(known))) return;
     learning = true;
+    const all = missed;
+    missed = false;
     // The next second asks again when this fails.
-    learn().catch(() => {}).finally(() => (learning = false));
+    learn(all).catch(() => (missed = true)).finally(() => (learning = false));
+  }, (error) => {
+    if (error) missed = true;
+    stands(error);
   });
 }
 
@@ -145,14 +181,22 @@ class Row {
 
   fill(answer) {
     const group = answer.groups[0];
-    this.values = group ? (group.rate ?? group.value ?? []) : [];
+    this.from = answer.from;
+    this.values = [...((group?.rate ?? group?.value) || Array.from({ length: answer.columns }, () => null))];
     this.now = this.metric.type === "counter" ? this.metric.rate : group?.total?.last;
     this.write();
   }
 
-  second(metric) {
+  second(time, metric) {
     this.now = metric.type === "counter" ? metric.rate : (metric.value ?? this.now);
-    this.values = [...this.values.slice(-119), this.now ?? null];
+    if (!this.values.length) return;
+    // Older columns leave at the left.
+    for (; time >= this.from + this.values.length * TREND_STEP; this.from += TREND_STEP) this.values = [...this.values.slice(1), null];
+    const column = Math.floor((time - this.from) / TREND_STEP);
+    const before = (time - this.from) % TREND_STEP;
+    const old = this.values[column];
+    const mean = metric.type === "counter" && before && typeof old === "number";
+    this.values[column] = mean ? (old * before + this.now) / (before + 1) : (this.now ?? null);
     this.write();
   }
 
@@ -171,9 +215,10 @@ function othersOf(rows) {
   return [head, scroller("Counters and gauges", table("Counters and gauges", ["metric", "now", "trend"], rows.map((row) => row.element)))];
 }
 
-function alertOf({ bad, title, text, error }) {
+function alertOf({ bad, title, text, error, history }) {
   if (error?.status === 401) return failure(error);
-  return h("div", { className: `alert${bad ? " bad" : ""}` }, h("b", {}, title), ` ${text} `, !error && h("a", { href: to("probes") }, "Probes"));
+  const link = !error && !history && h("a", { href: to("probes") }, "Probes");
+  return h("div", { className: `alert${bad ? " bad" : ""}` }, h("b", {}, title), ` ${text} `, link);
 }
 
 function costOf({ probes, share, budget }) {

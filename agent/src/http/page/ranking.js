@@ -1,7 +1,7 @@
 // The groups of a metric by one of its labels, in a table that can be sorted.
 
 import { figure, h, scroller, sparkline, table } from "./dom.js";
-import { count, matcher, rate, value } from "./format.js";
+import { count, matcher, meanRate, rate, value } from "./format.js";
 import { changed, go } from "./place.js";
 
 /** Columns by type: key of the API's `total` or `rate`, head, text of a value, and whether the API sorts by it. */
@@ -19,16 +19,15 @@ export const defaultSort = (type) => ({ histogram: "sum", counter: "rate", gauge
 /** The table of an answer with groups by a label. */
 export function ranking(answer, by, match, sort) {
   const columns = columnsOf(answer.type, answer.unit);
-  const seconds = answer.to - answer.from;
   const heads = [by, ...columns.map(([key, name, , sorts]) => (sorts ? sortButton(key, name) : name)), "trend"];
   const rows = answer.groups.map((group) => {
     const name = group.labels[by] ?? "";
     const cell = ([key, , text]) => {
-      const v = key === "rate" ? group.total.count / seconds : group.total[key];
+      const v = key === "rate" ? meanRate(group) : group.total[key];
       return figure(text(v), v);
     };
     // The next choice is among what is left: the label itself has one value then.
-    const drill = h("a", { href: changed({ match: [...match, matcher(by, name)], by: null }), title: `only ${by} ${name}` }, name || "(empty)");
+    const drill = h("a", { href: changed({ match: [...match, matcher(by, name)], by: null, one: null, other: null }), title: `only ${by} ${name}` }, name || "(empty)");
     const trend = answer.type === "gauge" ? group.value : group.rate;
     return h("tr", { "data-group": name }, [drill, ...columns.map(cell), sparkline(trend ?? [], 56)].map((one) => h("td", {}, one)));
   });

@@ -1,8 +1,10 @@
 // How the probes stand and what they cost, asked for every few seconds by whatever view needs it.
 
-import { get, pause } from "./api.js";
+import { asksAgain, get, pause } from "./api.js";
 
 const EVERY_MS = 3000;
+/** The history is looked at less often: its answer has all metrics. */
+const HISTORY_MS = 30000;
 const listeners = new Set();
 let last = null;
 let running = false;
@@ -18,20 +20,36 @@ export function watch(signal, each) {
 async function run() {
   running = true;
   let before = null;
+  let history = null;
+  let looked = -HISTORY_MS;
   while (listeners.size) {
     if (!document.hidden) {
       try {
         const answer = await get("api/v1/probes");
-        last = { ...withRates(answer, before), error: null };
+        if (performance.now() - looked >= HISTORY_MS) {
+          looked = performance.now();
+          history = await historyAfter(history);
+        }
+        last = { ...withRates(answer, before), history, error: null };
         before = answer;
       } catch (error) {
-        last = { ...(last ?? { probes: [], mistakes: [], refused: [] }), error };
+        last = { ...(last ?? { probes: [], mistakes: [], refused: [] }), error: asksAgain(error) };
       }
       listeners.forEach((each) => each(last));
     }
     await pause(EVERY_MS);
   }
   running = false;
+}
+
+/** How the history stands, with the seconds lost since the look before; `null` when it is off. */
+async function historyAfter(before) {
+  try {
+    const { disk, lost_seconds: lost } = await get("api/v1/history");
+    return { stopped: disk?.stopped, lost, losing: Math.max(0, lost - (before?.lost ?? lost)) };
+  } catch {
+    return null;
+  }
 }
 
 /** Adds shares of the machine, and what was lost since the last answer. */
@@ -48,12 +66,18 @@ function withRates(answer, before) {
   return { mistakes: [], refused: [], ...answer, probes, share, budget: budget_ppm ? budget_ppm / 1e6 / cpus : null };
 }
 
-/** What is wrong, the worst first: `{bad, title, text}`. */
+/** What is wrong, the worst first: `{bad, title, text}`; with `history` it is about that and about no probe. */
 export function problems(status) {
   const all = [];
   if (status.error) all.push({ bad: true, title: status.error.message, text: status.error.hint ?? "", error: status.error });
   for (const text of status.mistakes) all.push({ bad: true, title: "A file has a mistake: what it asks for does not run.", text });
   for (const text of status.refused) all.push({ bad: true, title: "The last reload was refused; what ran before runs on.", text });
+  const { stopped, losing } = status.history ?? {};
+  if (stopped) all.push({ bad: true, history: true, title: "The history on the disk is not written any more.", text: stopped });
+  if (losing) {
+    const text = `${losing} in the last half minute had no reading of their own, or no memory (lost_seconds in api/v1/history).`;
+    all.push({ history: true, title: "The history loses seconds.", text });
+  }
   const [throttled, attached] = [[], []];
   for (const probe of status.probes) {
     if (probe.throttled) throttled.push(probe);
