@@ -144,7 +144,7 @@ async function again(signal, stands, work) {
 /** A text of the API as a sentence: not each begins and ends like one. */
 export const sentence = (text) => text[0].toUpperCase() + text.slice(1) + (/[.?]$/.test(text) ? "" : ".");
 
-/** The same error, which says that nobody needs to do so. */
+/** The same error, which adds that the page asks again. */
 export function asksAgain(error) {
   error.hint = [error.hint, "This page asks again by itself."].filter(Boolean).map(sentence).join(" ");
   return error;

@@ -56,7 +56,7 @@ export class HeatMap extends TimeChart {
     this.describe();
   }
 
-  /** An element that leaves the page is told of a size of 0, too. */
+  /** The observer reports a size of 0 for an element that leaves the page, too. */
   resized() {
     if (this.canvas.isConnected) shown.add(this);
     else shown.delete(this);
