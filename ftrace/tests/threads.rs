@@ -7,8 +7,8 @@ use kstrobe_ftrace::report::*;
 use std::fmt::Write;
 use support::{KERNELS, trace};
 
-/// Lines of `TIME_US CPU EVENT`, where `a>b S` is a switch from one thread to another and the state that it leaves in, and `+a` a
-/// wakeup. Threads are numbers, 0 is idle.
+/// Lines of `TIME_US CPU EVENT`, where `a>b S` is a switch from one thread to another and the state that it leaves in, `+a` a wakeup,
+/// and `!a` the end of a system call. Threads are numbers, 0 is idle.
 fn recorded(lines: &str) -> kstrobe_ftrace::calls::Calls {
     let mut out = String::from("# tracer: function_graph\n");
     for line in lines.lines().filter(|line| !line.trim().is_empty()) {
@@ -19,10 +19,10 @@ fn recorded(lines: &str) -> kstrobe_ftrace::calls::Calls {
                 "sched_switch: prev_comm=t{prev} prev_pid={prev} prev_prio=120 prev_state={} ==> next_comm=t{next} next_pid={next} next_prio=120",
                 words[3]
             ),
-            None => {
-                let pid = what.trim_start_matches('+');
-                format!("sched_waking: comm=t{pid} pid={pid} prio=120 target_cpu=000")
-            }
+            None => match what.split_at(1) {
+                ("!", pid) => format!("sys_exit: pid={pid}"),
+                (_, pid) => format!("sched_waking: comm=t{pid} pid={pid} prio=120 target_cpu=000"),
+            },
         };
         let us: u32 = time.parse().unwrap();
         writeln!(out, "    1.{us:06} |   {cpu})     sh-124     |               |  /* {event} */").unwrap();
@@ -32,7 +32,13 @@ fn recorded(lines: &str) -> kstrobe_ftrace::calls::Calls {
 
 fn shown(lines: &str, shown: &Shown, limits: Limits) -> Threads {
     let calls = recorded(lines);
-    threads(|| of_marks(&calls), shown, limits, |_| None)
+    threads(|| of_marks(&calls).map(with_caller), shown, limits, |_| None)
+}
+
+/// A text has the thread of an event in a column of its own, which is not read.
+fn with_caller(mut event: Happening<'_>) -> Happening<'_> {
+    event.pid = (event.name() == "sys_exit").then(|| event.pid_in("pid")).flatten();
+    event
 }
 
 /// The states of each thread, in microseconds: `7: run0 0+10, sleep 10+5`.
@@ -139,6 +145,33 @@ fn one_switch_that_was_dropped_hides_no_thread() {
     lines += "500 0 9>7 S\n510 0 8>7 S\n520 0 7>8 S\n530 0 8>7 S\n540 0 7>9 S\n";
     let all = shown(&lines, &Shown::default(), Limits::default());
     assert_eq!(all.threads.iter().map(|row| row.pid).collect::<Vec<_>>(), [7]);
+}
+
+#[test]
+fn a_call_says_that_its_thread_was_recorded_and_runs() {
+    // 7 comes to CPU 1 from the idle thread, and no such switch is recorded.
+    let all = shown(
+        "
+        100 1 9>7 S
+        110 1 7>0 S
+        130 1 +7
+        132 1 !7
+        140 1 7>0 S
+        170 1 +7
+        173 1 !7
+        180 1 7>0 S
+        ",
+        &Shown::default(),
+        Limits::default(),
+    );
+    assert_eq!(
+        states(&all),
+        [
+            "7: Running1 0+10, Sleeping 10+20, Runnable 30+2, Running1 32+8, Sleeping 40+30, Runnable 70+3, Running1 73+7"
+        ]
+    );
+    // How long it waited for the CPU is not known.
+    assert_eq!(all.threads[0].wakeups.iter().map(|wakeup| wakeup.3).collect::<Vec<_>>(), [None, None]);
 }
 
 #[test]

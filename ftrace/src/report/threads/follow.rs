@@ -47,9 +47,11 @@ struct Cpu {
 }
 
 /// Which threads were recorded at every switch. The kernel's filter by thread records a switch when one of the two passes, so that the
-/// other one may come and leave unseen.
+/// other one may come and leave unseen. Events of system calls pass it for the caller alone.
 #[derive(Default)]
 pub(super) struct Recorded {
+    /// Those whose system calls were recorded.
+    callers: HashSet<i32>,
     /// What runs on each CPU, as far as it was seen.
     running: HashMap<u32, i32>,
     /// The two of each switch.
@@ -76,6 +78,9 @@ impl Recorded {
         if event.lost {
             self.running.remove(&event.cpu);
         }
+        if is_of_call(event) {
+            self.callers.extend(event.pid);
+        }
         if event.name() != "sched_switch" {
             return;
         }
@@ -93,12 +98,15 @@ impl Recorded {
 
     /// The threads; `None` when all were recorded. A thread that switched with one that is not recorded is. Idle CPUs never pass a filter.
     pub fn end(self) -> Option<HashSet<i32>> {
-        let passing = |pid: &i32| *pid == 0 || self.switches.get(pid).is_some_and(Switches::passing);
-        if self.switches.values().all(|switches| !switches.passing()) {
+        let is_passing = |pid: i32, switches: &Switches| switches.passing() && !self.callers.contains(&pid);
+        if !self.switches.iter().any(|(pid, switches)| is_passing(*pid, switches)) {
             return self.of_all_switches().map(|pid| HashSet::from([pid]));
         }
+        let passing =
+            |pid: &i32| *pid == 0 || self.switches.get(pid).is_some_and(|switches| is_passing(*pid, switches));
         let both = self.pairs.iter().flat_map(|(prev, next)| [(prev, next), (next, prev)]);
-        Some(both.filter(|(pid, other)| passing(other) && !passing(pid)).map(|(pid, _)| *pid).collect())
+        let beside = both.filter(|(pid, other)| passing(other) && !passing(pid)).map(|(pid, _)| *pid);
+        Some(beside.chain(self.callers.iter().copied()).collect())
     }
 
     /// The only thread that took part in every switch: others that came before its first and after its last contradict nothing.
@@ -157,8 +165,22 @@ impl<Each: FnMut(i32, &str, Piece)> Follow<Each> {
         match event.name() {
             "sched_switch" => self.switch(event),
             "sched_waking" | "sched_wakeup" | "sched_wakeup_new" => self.wake(event),
+            _ if is_of_call(event) => self.call(event),
             _ => {}
         }
+    }
+
+    /// A thread that makes a system call runs. Where the switch to it is missing, it is taken to run from here on: Linux 6.18 was seen to
+    /// record no switch from the idle thread of one CPU.
+    fn call(&mut self, event: &Happening<'_>) {
+        let Some(pid) = event.pid.filter(|pid| *pid != 0) else { return };
+        let Some(cpu) = self.cpus.get_mut(&event.cpu).filter(|cpu| cpu.switched) else { return };
+        let Some(ran) = cpu.running.replace(pid).filter(|ran| *ran != pid) else { return };
+        self.threads.remove(&ran);
+        // How long it had waited for the CPU by then is not known.
+        self.leave(pid, event.time_ns, false);
+        let since = Since { start_ns: event.time_ns, state: State::Running, cpu: Some(event.cpu), woken: None };
+        self.threads.insert(pid, since);
     }
 
     /// Records of a CPU were lost: what ran there did so until the last event before, and waits may have ended unseen.
@@ -262,6 +284,11 @@ impl<Each: FnMut(i32, &str, Piece)> Follow<Each> {
         }
         self.all
     }
+}
+
+/// Whether it is an event of a system call, which the caller makes on its CPU.
+fn is_of_call(event: &Happening<'_>) -> bool {
+    event.name().starts_with("sys_enter") || event.name().starts_with("sys_exit")
 }
 
 /// The state of a thread that left a CPU, by the kernel's letters; none when it has ended.
