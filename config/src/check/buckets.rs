@@ -127,9 +127,6 @@ fn classic(node: &Node, report: &mut Report) -> Option<Vec<String>> {
     for item in items.iter().take(MAX_CLASSIC) {
         let bound = fields::parsed(item, "a decimal number", report, |text| {
             let bound = Decimal::parse(text)?;
-            if bound.is_zero() {
-                return Err(Problem::new("bounds of buckets are above 0"));
-            }
             if last.is_some_and(|last| bound <= last) {
                 return Err(Problem::new(format!("classic bounds ascend, and {text} is not above the one before")));
             }
@@ -146,11 +143,11 @@ fn linear(node: &Node, report: &mut Report) -> Option<Vec<String>> {
     let fields = Fields::read(node, &node.at, &LINEAR, report)?;
     let [from, step] = ["from", "step"].map(|name| {
         let node = fields.need(name, "`linear`", report)?;
-        let above_0 = |text: &str| match Decimal::parse(text)? {
-            zero if zero.is_zero() => Err(Problem::new(format!("`{name}` must be above 0"))),
+        let number = |text: &str| match Decimal::parse(text)? {
+            zero if zero.is_zero() && name == "step" => Err(Problem::new("`step` must be above 0")),
             number => Ok(number),
         };
-        Some(fields::parsed(node, "a decimal number", report, above_0)?.value)
+        Some(fields::parsed(node, "a decimal number", report, number)?.value)
     });
     let count = fields.need("count", "`linear`", report);
     let count = count.and_then(|node| fields::integer(node, 1..=MAX_CLASSIC as u64, report));

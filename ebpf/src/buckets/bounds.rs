@@ -97,6 +97,10 @@ pub(super) struct Decimal {
 const MAX_EXPONENT: i32 = 40;
 
 impl Decimal {
+    pub(super) fn is_zero(self) -> bool {
+        self.digits == 0
+    }
+
     /// Reads `0.0025`, `2.5e-03`, `10`; `None` for anything else, also for more than 19 significant digits.
     pub(super) fn parse(text: &str) -> Option<Decimal> {
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {

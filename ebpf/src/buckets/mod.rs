@@ -199,7 +199,8 @@ fn classic_floors(spec: &BucketSpec, zero_end: u64, zero_threshold: f64) -> Resu
                 format!("the largest possible is {MAX_RAW} raw units ({} per unit)", spec.raw_per_unit),
             )
         })?;
-        if floor < zero_end {
+        // What is exactly 0 lies in the zero bucket of the native form, whatever else does.
+        if floor < zero_end && !bound.is_zero() {
             return Err(BucketError::new(
                 format!("classic bound `{text}` lies inside the zero bucket, which ends at {zero_threshold:e}"),
                 format!("remove it, or set `min` to {floor} raw units or less"),

@@ -350,3 +350,16 @@ fn mistakes_are_explained() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+#[test]
+fn a_bound_of_0_is_a_bucket_of_its_own() {
+    let spec = spec(3, 1_000_000_000, 1000, 16_000_000_000, &["0", "0.000001", "1"]);
+    let scheme = Scheme::new(&spec).unwrap();
+    for v in [0, 1, 2, 952, 953, 954, 1000, 1001, 1_000_000_000, u64::MAX] {
+        check_definition(&scheme, v).unwrap_or_else(|e| panic!("{v}: {e}"));
+    }
+    let mut counts = vec![0; scheme.buckets()];
+    [0, 0, 1, 1000].iter().for_each(|v| counts[scheme.index(*v)] += 1);
+    assert_eq!(scheme.fold_classic(&counts), [2, 2, 0, 0]);
+    assert_eq!(scheme.fold_native(&counts).0, 3, "both lie in the native form's zero bucket");
+}

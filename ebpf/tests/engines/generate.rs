@@ -304,7 +304,10 @@ pub fn scheme(numbers: &[u32]) -> Option<Scheme> {
     classic.dedup_by(|a, b| a.0 == b.0);
     // Bounds inside the zero bucket are refused; the others of such a list are still a list.
     let least = min as f64 / raw_per_unit as f64;
-    let classic = classic.into_iter().filter(|c| c.0 >= least).map(|c| c.1).collect();
+    let mut classic: Vec<String> = classic.into_iter().filter(|c| c.0 >= least).map(|c| c.1).collect();
+    if n.below(4) == 0 {
+        classic.insert(0, "0".into());
+    }
     Scheme::new(&BucketSpec { schema, raw_per_unit, min, max, classic }).ok()
 }
 
