@@ -24,7 +24,7 @@ const CONVERSIONS: [(&str, u8, bool); 8] = [
 ];
 
 /// The other functions: name and how they are written.
-const FUNCTIONS: [(&str, usize, &str); 16] = [
+const FUNCTIONS: [(&str, usize, &str); 17] = [
     ("ntohs", 1, "ntohs(x)"),
     ("ntohl", 1, "ntohl(x)"),
     ("min", 2, "min(a, b)"),
@@ -38,6 +38,7 @@ const FUNCTIONS: [(&str, usize, &str); 16] = [
     ("fd_file", 1, "fd_file(fd)"),
     ("fd_sock", 1, "fd_sock(fd)"),
     ("cgroup_of", 1, "cgroup_of(x)"),
+    ("socket_cookie", 1, "socket_cookie(sk)"),
     ("str", 2, "str(pointer, length)"),
     ("starts_with", 2, "starts_with(text, \"x\")"),
     ("glob", 2, "glob(text, \"x*\")"),
@@ -179,6 +180,7 @@ impl Env<'_> {
             "fd_file" => self.behind_descriptor(&args[0], "file", Kind::FdFile, span),
             "fd_sock" => self.behind_descriptor(&args[0], "sock", Kind::FdSock, span),
             "cgroup_of" => self.cgroup_id(&args[0]).map(Value::Typed),
+            "socket_cookie" => self.socket_cookie(&args[0]).map(Value::Typed),
             "str" => self.str(args, span),
             _ => self.text_function(name, args, span),
         }

@@ -333,8 +333,8 @@ impl Env<'_> {
         self.walk(state, &["cgroup", "kn", "id"], span)
     }
 
-    /// An id at the end of a chain of members.
-    fn walk(&mut self, mut value: Value, members: &[&str], span: Span) -> Checked<Expr> {
+    /// A number at the end of a chain of members.
+    pub(super) fn walk(&mut self, mut value: Value, members: &[&str], span: Span) -> Checked<Expr> {
         for name in members {
             value = self.member(value, &Ident { name: (*name).into(), span }, span)?;
         }

@@ -47,6 +47,7 @@ mod report;
 mod sampling;
 mod scope;
 mod slow;
+mod socket;
 mod span;
 mod stacks;
 mod steps;

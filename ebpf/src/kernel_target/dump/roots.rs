@@ -8,6 +8,8 @@ use std::collections::{BTreeSet, VecDeque};
 const NETNS: [&str; 3] = ["nsproxy", "net_ns", "ns"];
 /// Members on the way from a task and from a socket to its cgroup's id.
 const CGROUP: [&str; 4] = ["cgroups", "dfl_cgrp", "cgroup", "kn"];
+/// Members on the way from a socket to its cookie.
+const COOKIE: [&str; 3] = ["__sk_common", "skc_cookie", "counter"];
 /// Structures behind a descriptor, as `fd_file` and `fd_sock` walk them.
 const DESCRIPTOR: [&str; 5] = ["files_struct", "fdtable", "file", "inode", "socket"];
 /// More roots than any set of probes has: hostile types end here.
@@ -86,6 +88,10 @@ impl Finder<'_> {
                     self.root("task_struct");
                     self.root("sock");
                     DESCRIPTOR.into_iter().for_each(|name| self.root(name));
+                }
+                "socket_cookie" => {
+                    self.root("sock");
+                    self.words.extend(COOKIE.map(str::to_owned));
                 }
                 "cgroup_of" | "namespace" | "pod" | "container" | "workload" | "unit" => {
                     self.root("task_struct");
