@@ -175,3 +175,29 @@ fn root_old_and_new_values_of_an_event_are_not_swapped() {
     assert_eq!((count("close", "syn_sent"), count("syn_sent", "close")), (9, 0));
     assert_eq!((count("syn_sent", "established"), count("established", "syn_sent")), (9, 0));
 }
+
+#[test]
+#[ignore = "needs root"]
+fn root_cookies_of_sockets_are_those_of_ss() {
+    let text = "probe: cookies\nsummary: S.\nat: syscall:getpeername:enter\nwhere: comm == \"kst-cookies\"\nmetrics:\n  \
+                cookies_total: { type: counter, labels: { cookie: socket_cookie(fd_sock(args.fd)) } }\n";
+    let agent = agent("cookies", text);
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect("127.0.0.1:9").unwrap();
+    let ask = || {
+        std::thread::scope(|scope| {
+            let named = std::thread::Builder::new().name("kst-cookies".into());
+            named.spawn_scoped(scope, || assert!(socket.peer_addr().is_ok())).unwrap();
+        });
+    };
+    ask();
+    let port = format!(":{}", socket.local_addr().unwrap().port());
+    let shown = std::process::Command::new("ss").args(["-Huane", "sport", "=", &port]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let cookie = shown.split_whitespace().find_map(|word| word.strip_prefix("sk:")).expect("ss shows a cookie");
+    let cookie = u64::from_str_radix(cookie, 16).unwrap();
+    ask();
+    let metrics = agent.scrape();
+    let calls = |cookie: u64| metrics.sum("kstrobe_cookies_total", &[("cookie", &cookie.to_string())]);
+    assert_eq!((calls(0), calls(cookie)), (1.0, 1.0), "0 until ss has asked, then its number: {shown}");
+}
