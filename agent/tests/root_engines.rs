@@ -168,7 +168,7 @@ fn root_random_expressions_mean_in_the_kernel_what_the_language_says() {
         let node = Numbers(choices.iter()).expression();
         let text = node.text();
         let artifact =
-            compiled(&one_metric(MetricKind::Gauge, &text), &kernel).unwrap_or_else(|e| panic!("{text}: {e}"));
+            compiled(&one_metric(MetricKind::Gauge(None), &text), &kernel).unwrap_or_else(|e| panic!("{text}: {e}"));
         let loaded = loaded(&mut loader, &artifact).unwrap_or_else(|e| panic!("{text}: {e}"));
         for words in numbers(seed + 1_000_000, 16 * 8).chunks(16) {
             let ctx: Vec<u64> = words.chunks(2).map(|pair| word(pair[0], pair[1])).collect();

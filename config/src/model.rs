@@ -13,8 +13,8 @@ pub use workloads::*;
 // A probe is read as the compiler takes it, each text with its place.
 pub use kstrobe_ebpf::buckets::BucketSpec;
 pub use kstrobe_ebpf::program::{
-    Binary, Edge, Every, Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, Owner, PerfEvent, Program, Sampling,
-    Shape, Slow, Span, StackSpec, Step, Steps, Via,
+    Aggregate, Binary, Edge, Every, Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, Owner, PerfEvent, Program,
+    Sampling, Shape, Slow, Span, StackSpec, Step, Steps, Via,
 };
 pub use kstrobe_ebpf::source::{Location, SourceFile, Spanned, SpannedStr};
 

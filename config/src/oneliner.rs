@@ -11,8 +11,8 @@ use crate::model::{Location, SourceFile};
 use crate::names::{is_identifier, suggestion};
 
 /// What is done with the events.
-const ACTIONS: [&str; 5] = ["count", "sum", "hist", "stacks", "print"];
-const SHAPE: &str = "count() | sum(x) | hist(x) | stacks() | print(x, y) [by a, b] on HOOK [where CONDITION]";
+const ACTIONS: [&str; 8] = ["count", "sum", "min", "max", "last", "hist", "stacks", "print"];
+const SHAPE: &str = "count() | sum(x) | min(x) | max(x) | last(x) | hist(x) | stacks() | print(x, y) [by a, b] on HOOK [where CONDITION]";
 
 /// A line, and the probe it stands for.
 #[derive(Clone, Debug)]
@@ -247,12 +247,17 @@ impl<'a> Writer<'a> {
             ("hist", true) => ("_seconds", "histogram"),
             ("hist", false) => ("", "histogram"),
             ("sum", true) => ("_seconds_total", "counter"),
+            ("min" | "max" | "last", true) => ("_seconds", "gauge"),
+            ("min" | "max" | "last", false) => ("", "gauge"),
             ("stacks", _) => ("", "stacks"),
             _ => ("_total", "counter"),
         };
         self.text += &format!("metrics:\n  {name}{suffix}:\n    type: {kind}\n");
-        if let ("hist" | "sum", [value]) = (action.as_str(), parsed.arguments.as_slice()) {
+        if let ("hist" | "sum" | "min" | "max" | "last", [value]) = (action.as_str(), parsed.arguments.as_slice()) {
             self.scalar("value", value, 4);
+        }
+        if kind == "gauge" {
+            self.text += &format!("    keep: {action}\n");
         }
         if !parsed.by.is_empty() {
             self.text += "    labels:\n";

@@ -79,7 +79,7 @@ fn measure(when: &When, metric: &Metric, meta: &MetricMeta) -> Vec<Diagnostic> {
     let name = metric.name.value.as_str();
     let kind = match metric.kind {
         MetricKind::Counter => "counter",
-        MetricKind::Gauge => "gauge",
+        MetricKind::Gauge(_) => "gauge",
         MetricKind::Histogram(_) => "histogram",
         MetricKind::Stacks(_) => {
             let message = format!("`{name}` is sums by stack, of which rules know nothing");

@@ -7,7 +7,7 @@
 //! (`index = shard * slots + slot`), so that the agent can map it into its memory and read it without system calls.
 
 use crate::buckets::Scheme;
-pub use crate::program::StackSpec;
+pub use crate::program::{Aggregate, StackSpec};
 use crate::typed::{Decoder, Selector, Ty};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -266,6 +266,11 @@ impl Table {
         }
     }
 
+    /// Whether it has a [`CellKind::Extreme`], so that no CPUs may share a shard.
+    pub fn has_extremes(&self) -> bool {
+        self.cells.iter().any(|cell| matches!(cell.kind, CellKind::Extreme { .. }))
+    }
+
     /// Where its key holds stacks, if it is a table of [`CellKind::Stacks`].
     pub fn stack_key(&self) -> Option<StackKey<'_>> {
         let cell = self.cells.first()?;
@@ -349,11 +354,18 @@ pub enum CellKind {
         /// Two's complement.
         signed: bool,
     },
-    /// The same over the objects of an iterator, where values are added: a u64 sum, then a u64 that is 1 once something was
-    /// added. The agent zeroes the table before each run. One shard.
+    /// Values are added: a u64 sum, then a u64 that is 1 once something was added; sums are added over shards. Over the objects of an
+    /// iterator the agent zeroes the table before each run.
     Sum {
         /// Two's complement.
         signed: bool,
+    },
+    /// The smallest or the largest value, then a u64 that is 1 once there is one. Each CPU has a shard, and the value of all is the
+    /// smallest or the largest of theirs.
+    Extreme {
+        /// Two's complement.
+        signed: bool,
+        end: Extreme,
     },
     /// A u64 sum in raw units, then one u64 per bucket of the scheme; all summed over shards.
     Histogram(Arc<Scheme>),
@@ -362,12 +374,28 @@ pub enum CellKind {
     Stacks(StackSpec),
 }
 
+/// Which end of the values a [`CellKind::Extreme`] keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extreme {
+    Min,
+    Max,
+}
+
+impl Extreme {
+    pub fn aggregate(self) -> Aggregate {
+        match self {
+            Extreme::Min => Aggregate::Min,
+            Extreme::Max => Aggregate::Max,
+        }
+    }
+}
+
 impl CellKind {
     /// Bytes it takes.
     pub fn bytes(&self) -> u32 {
         match self {
             CellKind::Counter | CellKind::Stacks(_) => 8,
-            CellKind::Gauge { .. } | CellKind::Sum { .. } => 16,
+            CellKind::Gauge { .. } | CellKind::Sum { .. } | CellKind::Extreme { .. } => 16,
             CellKind::Histogram(s) => 8 + 8 * s.buckets() as u32,
         }
     }

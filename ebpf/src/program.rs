@@ -321,12 +321,59 @@ pub struct Metric {
 pub enum MetricKind {
     /// A sum that never goes back.
     Counter,
-    /// The last value.
-    Gauge,
+    /// A number that may go down. `None`: the sum over the objects of an iterator, else the last value.
+    Gauge(Option<Aggregate>),
     /// A distribution.
     Histogram(BucketSpec),
     /// Sums by call stack.
     Stacks(StackSpec),
+}
+
+/// What a gauge keeps of the values of its events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Aggregate {
+    Last,
+    Min,
+    Max,
+    /// Values are added, negative ones too.
+    Sum,
+}
+
+impl Aggregate {
+    pub const ALL: [Aggregate; 4] = [Aggregate::Last, Aggregate::Min, Aggregate::Max, Aggregate::Sum];
+
+    /// What is kept of two values that came in this order, as they are stored.
+    pub fn of(self, before: u64, value: u64, signed: bool) -> u64 {
+        let value_is_larger = if signed { value as i64 > before as i64 } else { value > before };
+        match self {
+            Aggregate::Last => value,
+            Aggregate::Min => {
+                if value_is_larger {
+                    before
+                } else {
+                    value
+                }
+            }
+            Aggregate::Max => {
+                if value_is_larger {
+                    value
+                } else {
+                    before
+                }
+            }
+            Aggregate::Sum => before.wrapping_add(value),
+        }
+    }
+
+    /// As `keep:` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Aggregate::Last => "last",
+            Aggregate::Min => "min",
+            Aggregate::Max => "max",
+            Aggregate::Sum => "sum",
+        }
+    }
 }
 
 /// Which stacks a metric of kind `stacks` takes.

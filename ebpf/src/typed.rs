@@ -5,7 +5,7 @@ mod same;
 
 use crate::buckets::BucketSpec;
 use crate::diag::{Diagnostic, Place};
-use crate::program::{Keep, Limits};
+use crate::program::{Aggregate, Keep, Limits};
 
 pub use operators::{Arith, Bitfield, Cmp, Unary};
 
@@ -246,10 +246,11 @@ pub struct Metric {
 pub enum MetricKind {
     /// A sum.
     Counter,
-    /// The last value; `signed` tells how to read the stored 64 bits.
+    /// See [`crate::program::MetricKind::Gauge`]; `signed` tells how to read the stored 64 bits.
     Gauge {
         /// Two's complement.
         signed: bool,
+        keep: Option<Aggregate>,
     },
     /// A distribution.
     Histogram(BucketSpec),

@@ -4,7 +4,7 @@
 //! cell per metric. A *row* of the result is one series: usually one slot, several when different keys have the same
 //! label text.
 
-use kstrobe_ebpf::layout::{Cell, CellKind, Index, Table};
+use kstrobe_ebpf::layout::{Cell, CellKind, Extreme, Index, Table};
 use kstrobe_export::snapshot::{Histograms, Number};
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
@@ -175,7 +175,7 @@ fn fold_cell<'a, W: Words + ?Sized>(
             })
             .collect(),
         ),
-        CellKind::Gauge { .. } | CellKind::Sum { .. } => Column::Gauge(
+        CellKind::Gauge { .. } | CellKind::Sum { .. } | CellKind::Extreme { .. } => Column::Gauge(
             rows.map(|(row, print)| {
                 let value = records.gauge(cell, row);
                 *print = print.wrapping_add(gauge_print(value));
@@ -232,14 +232,16 @@ impl<'a, W: Words + ?Sized> Records<'a, W> {
         self.starts(row).fold(rest, |sum, at| sum.wrapping_add(self.words.word(at + first)))
     }
 
-    /// Of a gauge, or of a sum over objects.
+    /// Of whatever is a gauge.
     pub fn gauge(&self, cell: &Cell, row: Row<'_>) -> Option<Number> {
         let first = first_word(cell);
         let starts = self.starts(row).map(|at| at + first);
         match cell.kind {
             // Nothing at all is a true count where no label tells of what.
             CellKind::Sum { signed } => sum(self.words, starts, signed, self.table.index == Index::Single),
-            CellKind::Gauge { signed } => largest(self.words, starts, signed),
+            // A last value has no sum over keys that read the same: the largest stands for all.
+            CellKind::Gauge { signed } => extreme(self.words, starts, signed, Extreme::Max),
+            CellKind::Extreme { signed, end } => extreme(self.words, starts, signed, end),
             _ => None,
         }
     }
@@ -292,11 +294,20 @@ fn mixed(word: u64) -> u64 {
     word.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
 }
 
-/// A gauge has no sum over keys that read the same: the largest stands for all.
-fn largest<W: Words + ?Sized>(words: &W, starts: impl Iterator<Item = usize>, signed: bool) -> Option<Number> {
+/// The smallest or the largest of all; `None` where there is no value.
+fn extreme<W: Words + ?Sized>(
+    words: &W,
+    starts: impl Iterator<Item = usize>,
+    signed: bool,
+    end: Extreme,
+) -> Option<Number> {
     // The flag is written after the value, so it is read before it.
     let set = starts.filter(|at| words.word(at + 1) != 0).map(|at| words.word(at));
-    if signed { set.map(|word| word as i64).max().map(Number::Signed) } else { set.max().map(Number::Unsigned) }
+    set.reduce(|a, b| end.aggregate().of(a, b, signed)).map(|word| number(word, signed))
+}
+
+fn number(word: u64, signed: bool) -> Number {
+    if signed { Number::Signed(word as i64) } else { Number::Unsigned(word) }
 }
 
 /// What was added for keys that read the same; `None` where nothing was, unless `counts` says that this is a 0.
@@ -308,7 +319,7 @@ fn sum<W: Words + ?Sized>(
 ) -> Option<Number> {
     let set = starts.filter(|at| words.word(at + 1) != 0).map(|at| words.word(at));
     let sum = set.reduce(u64::wrapping_add).or(counts.then_some(0))?;
-    Some(if signed { Number::Signed(sum as i64) } else { Number::Unsigned(sum) })
+    Some(number(sum, signed))
 }
 
 /// Gauges go up and down, so a plain sum over the row could stay the same when two of them move.

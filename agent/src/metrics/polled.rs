@@ -5,6 +5,7 @@
 
 use crate::metrics::labels::OTHER;
 use kstrobe_ebpf::buckets::Scheme;
+use kstrobe_ebpf::layout::Aggregate;
 use kstrobe_export::snapshot::{Descriptor, Family, Histograms, LabelTexts, Moment, Number, Series, Values};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,10 +25,11 @@ pub struct PolledMetric {
 pub enum PolledKind {
     /// The source's running total; rows with equal labels are added.
     Counter,
-    /// The last row wins.
+    /// Of the rows of a reading that have equal labels.
     Gauge {
         /// Two's complement.
         signed: bool,
+        keep: Aggregate,
     },
     /// Observations.
     Histogram(Arc<Scheme>),
@@ -86,7 +88,8 @@ impl PolledSeries {
         match &kind {
             PolledKind::Counter if first => (row.old, row.value) = (row.value, value),
             PolledKind::Counter => row.value = row.value.wrapping_add(value),
-            PolledKind::Gauge { .. } => row.value = value,
+            PolledKind::Gauge { .. } if first => row.value = value,
+            PolledKind::Gauge { signed, keep } => row.value = keep.of(row.value, value, *signed),
             PolledKind::Histogram(scheme) => {
                 row.value = row.value.wrapping_add(value);
                 row.counts[scheme.index(value)] += 1;
@@ -136,8 +139,10 @@ fn family(metric: &PolledMetric, rows: &BTreeMap<LabelTexts, Row>) -> Family {
     let raw = rows.values().map(|row| row.value);
     let values = match &metric.kind {
         PolledKind::Counter => Values::Counters(raw.collect()),
-        PolledKind::Gauge { signed: false } => Values::Gauges(raw.map(Number::Unsigned).collect()),
-        PolledKind::Gauge { signed: true } => Values::Gauges(raw.map(|value| Number::Signed(value as i64)).collect()),
+        PolledKind::Gauge { signed: false, .. } => Values::Gauges(raw.map(Number::Unsigned).collect()),
+        PolledKind::Gauge { signed: true, .. } => {
+            Values::Gauges(raw.map(|value| Number::Signed(value as i64)).collect())
+        }
         PolledKind::Histogram(scheme) => Values::Histograms(Histograms {
             scheme: scheme.clone(),
             sums: raw.collect(),
@@ -181,8 +186,23 @@ mod tests {
     }
 
     #[test]
+    fn rows_with_equal_labels_are_what_the_gauge_keeps() {
+        let kept = Aggregate::ALL.map(|keep| {
+            let about = metric(PolledKind::Gauge { signed: true, keep }, 10);
+            let mut polled = PolledSeries::new(vec![about], Moment::now());
+            read(&mut polled, &[("a", 1)]);
+            read(&mut polled, &[("a", 3), ("a", -4i64 as u64), ("a", 2)])[0].values.clone()
+        });
+        let gauge = |value| Values::Gauges(vec![Number::Signed(value)]);
+        assert_eq!(kept, [2, -4, 3, 1].map(gauge), "of one reading: last, min, max, sum");
+    }
+
+    #[test]
     fn a_row_that_is_gone_is_absent() {
-        let mut polled = PolledSeries::new(vec![metric(PolledKind::Gauge { signed: false }, 10)], Moment::now());
+        let mut polled = PolledSeries::new(
+            vec![metric(PolledKind::Gauge { signed: false, keep: Aggregate::Last }, 10)],
+            Moment::now(),
+        );
         let families = read(&mut polled, &[("80", 3), ("22", 0)]);
         assert_eq!(texts(&families[0]), ["22", "80"]);
         assert_eq!(families[0].values, Values::Gauges(vec![Number::Unsigned(0), Number::Unsigned(3)]));

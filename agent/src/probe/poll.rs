@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::ir::Module;
 use kstrobe_ebpf::ir::interp::Machine;
-use kstrobe_ebpf::layout::{CellKind, Index, Layout, Loss};
+use kstrobe_ebpf::layout::{Aggregate, CellKind, Index, Layout, Loss};
 
 use super::engine::{Engine, Scrape, Tick};
 use super::error::{NotAttached, PollError};
@@ -46,7 +46,9 @@ impl PollEngine {
         for cell in module.layout.tables.iter().flat_map(|t| &t.cells) {
             let kind = match &cell.kind {
                 CellKind::Counter | CellKind::Stacks(_) => PolledKind::Counter,
-                CellKind::Gauge { signed } | CellKind::Sum { signed } => PolledKind::Gauge { signed: *signed },
+                CellKind::Gauge { signed } => PolledKind::Gauge { signed: *signed, keep: Aggregate::Last },
+                CellKind::Sum { signed } => PolledKind::Gauge { signed: *signed, keep: Aggregate::Sum },
+                CellKind::Extreme { signed, end } => PolledKind::Gauge { signed: *signed, keep: end.aggregate() },
                 CellKind::Histogram(scheme) => PolledKind::Histogram(scheme.clone()),
             };
             kinds.insert(cell.metric as usize, kind);

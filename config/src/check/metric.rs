@@ -3,7 +3,7 @@
 use super::{Families, buckets, expression, expressions, stacks};
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Label, Metric, MetricKind, MetricMeta, Spanned};
+use crate::model::{Aggregate, Label, Metric, MetricKind, MetricMeta, Spanned};
 use crate::names;
 use crate::quantity;
 use crate::raw::{Entry, Node};
@@ -24,6 +24,7 @@ pub(crate) const KEYS: Keys = Keys {
         "stacks",
         "depth",
         "taken",
+        "keep",
         "allow_high_cardinality",
     ],
     later: &["exemplar"],
@@ -125,7 +126,7 @@ fn metric(entry: &Entry, summary: &str, families: &mut Families, report: &mut Re
     let is_named = named && kind.is_some();
     let metric = Metric {
         name: name.clone(),
-        kind: kind.unwrap_or(MetricKind::Gauge),
+        kind: kind.unwrap_or(MetricKind::Gauge(None)),
         value,
         filter,
         labels: labels.into_iter().map(|(name, value)| Label { name, value }).collect(),
@@ -145,6 +146,10 @@ fn kind(name: &str, unit: &Unit, fields: &Fields<'_>, report: &mut Report) -> Op
     if name != "stacks" {
         stacks::refuse(name, fields, report);
     }
+    if let Some(entry) = fields.entry("keep").filter(|_| name != "gauge") {
+        let message = format!("a {name} has no `keep`");
+        report.push(Diagnostic::error(&entry.key.at, message).hint("only `type: gauge` has"));
+    }
     let entry = fields.entry("buckets");
     if name == "histogram" {
         return buckets::buckets(entry, unit, report).map(MetricKind::Histogram);
@@ -157,8 +162,16 @@ fn kind(name: &str, unit: &Unit, fields: &Fields<'_>, report: &mut Report) -> Op
     match name {
         "stacks" => stacks::stacks(fields, report),
         "counter" => Some(MetricKind::Counter),
-        _ => Some(MetricKind::Gauge),
+        _ => gauge(fields, report),
     }
+}
+
+/// A gauge with its `keep:`.
+fn gauge(fields: &Fields<'_>, report: &mut Report) -> Option<MetricKind> {
+    let Some(node) = fields.get("keep") else { return Some(MetricKind::Gauge(None)) };
+    let names = Aggregate::ALL.map(Aggregate::name);
+    let name = fields::choice(node, "what a gauge keeps", &names, &[], report)?;
+    Some(MetricKind::Gauge(Aggregate::ALL.into_iter().find(|keep| keep.name() == name)))
 }
 
 /// `unit:`, or what the name's suffix says; the two must agree.

@@ -106,7 +106,7 @@ fn probe_metrics(probe: &Probe) -> ProbeMetrics {
         name: format!("{PREFIX}{}", m.name.value),
         kind: match m.kind {
             MetricKind::Counter => Kind::Counter,
-            MetricKind::Gauge => Kind::Gauge,
+            MetricKind::Gauge(_) => Kind::Gauge,
             MetricKind::Histogram(_) => Kind::Histogram,
             MetricKind::Stacks(_) => Kind::Stacks,
         },

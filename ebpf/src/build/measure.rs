@@ -7,7 +7,7 @@ use super::site::mark;
 use super::{Context, ShardRule};
 use crate::diag::Place;
 use crate::ir::{AluOp, Arg, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
-use crate::layout::{Cell, CellKind, FreshSlots, Index, Loss, Table};
+use crate::layout::{Cell, CellKind, Extreme, FreshSlots, Index, Loss, Table};
 use crate::typed::{Expr, Measure};
 
 /// `BPF_NOEXIST`: fail when another CPU was faster.
@@ -70,8 +70,8 @@ fn weighted(s: &mut Exprs<'_>, value: &Expr, cell: &Cell) -> Value {
     let Some(weight) = s.inputs.weight else { return Value { own, all: own, events: Operand::Imm(1) } };
     let all = match own {
         Operand::Imm(1) => weight,
-        // The last value, however many there were.
-        _ if matches!(cell.kind, CellKind::Gauge { .. }) => weight,
+        // One value, however many there were.
+        _ if matches!(cell.kind, CellKind::Gauge { .. } | CellKind::Extreme { .. }) => weight,
         own => s.w.alu(AluOp::Mul, weight, own),
     };
     Value { own, all: Operand::Var(all), events: Operand::Var(weight) }
@@ -90,6 +90,7 @@ fn add(context: &Context<'_>, w: &mut Writer, cell: &Cell, record: Var, value: &
             w.push(Stmt::Add { ptr: record, offset: at, value: all, atomic });
             w.push(Stmt::Store { ptr: record, offset: at + 8, size: Size::B8, value: Operand::Imm(1) });
         }
+        CellKind::Extreme { signed, end } => extreme(w, *end, *signed, (record, at), own),
         CellKind::Histogram(scheme) => {
             let v = match own {
                 Operand::Var(v) => v,
@@ -108,6 +109,32 @@ fn add(context: &Context<'_>, w: &mut Writer, cell: &Cell, record: Var, value: &
             });
         }
     }
+}
+
+/// Stores `value` where none is yet, or where it lies further out.
+fn extreme(w: &mut Writer, end: Extreme, signed: bool, (record, at): (Var, i32), value: Operand) {
+    let further = match (end, signed) {
+        (Extreme::Min, false) => CmpOp::Gt,
+        (Extreme::Min, true) => CmpOp::SGt,
+        (Extreme::Max, false) => CmpOp::Lt,
+        (Extreme::Max, true) => CmpOp::SLt,
+    };
+    let store = |w: &mut Writer, offset, value| w.push(Stmt::Store { ptr: record, offset, size: Size::B8, value });
+    let is_set = w.load(record, at + 8, Size::B8, Space::Value);
+    w.either(
+        CmpOp::Eq,
+        is_set,
+        Operand::Imm(0),
+        |w| {
+            store(w, at, value);
+            // After the value: who reads looks at this word first.
+            store(w, at + 8, Operand::Imm(1));
+        },
+        |w| {
+            let before = w.load(record, at, Size::B8, Space::Value);
+            w.when(further, before, value, |w| store(w, at, value));
+        },
+    );
 }
 
 /// Index of the record in the values array: `shard * slots + slot`.

@@ -8,10 +8,10 @@ use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::kernel_target::Target;
 use crate::layout::{
-    Cell, CellKind, FreshSlots, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind,
-    SpanMap, StackMap, StateMap, Table,
+    Cell, CellKind, Extreme, FreshSlots, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId,
+    MapKind, SpanMap, StackMap, StateMap, Table,
 };
-use crate::program::StackSpec;
+use crate::program::{Aggregate, StackSpec};
 use crate::typed::{Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, StepSite, Ty};
 
 /// The memory of a probe.
@@ -133,7 +133,7 @@ fn group(probe: &Probe, sites: &[Vec<Option<&Measure>>]) -> Vec<Vec<usize>> {
         let fits = |other: &usize| {
             let first = &probe.metrics[*other];
             first.max_series == metric.max_series
-                && is_gauge(first) == is_gauge(metric)
+                && sharing(first, &probe.shape) == sharing(metric, &probe.shape)
                 && stacks::spec(first) == stacks::spec(metric)
                 && first.labels.len() == metric.labels.len()
                 && first
@@ -159,8 +159,39 @@ fn of_objects(shape: &Shape) -> bool {
     matches!(shape, Shape::At(sites) if sites.iter().any(|s| s.attach.is_iterator()))
 }
 
-fn is_gauge(m: &Metric) -> bool {
-    matches!(m.kind, MetricKind::Gauge { .. })
+/// How CPUs share what is kept of a metric.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    /// Added up: as many shards as there is memory for.
+    Sums,
+    /// A last value is one for all CPUs.
+    One,
+    /// A shard for each CPU, whatever it takes: without a loop two CPUs cannot compare and store in one step.
+    EachCpu,
+}
+
+fn sharing(metric: &Metric, shape: &Shape) -> Sharing {
+    let MetricKind::Gauge { keep, .. } = metric.kind else { return Sharing::Sums };
+    match aggregate(keep, shape) {
+        // The agent alone runs an iterator.
+        _ if of_objects(shape) => Sharing::One,
+        Aggregate::Last => Sharing::One,
+        Aggregate::Min | Aggregate::Max => Sharing::EachCpu,
+        Aggregate::Sum => Sharing::Sums,
+    }
+}
+
+fn aggregate(keep: Option<Aggregate>, shape: &Shape) -> Aggregate {
+    keep.unwrap_or(if of_objects(shape) { Aggregate::Sum } else { Aggregate::Last })
+}
+
+fn gauge(signed: bool, keep: Aggregate) -> CellKind {
+    match keep {
+        Aggregate::Last => CellKind::Gauge { signed },
+        Aggregate::Min => CellKind::Extreme { signed, end: Extreme::Min },
+        Aggregate::Max => CellKind::Extreme { signed, end: Extreme::Max },
+        Aggregate::Sum => CellKind::Sum { signed },
+    }
 }
 
 pub(super) fn add_map(layout: &mut Layout, name: String, kind: MapKind, key: u32, value: u32, entries: u32) -> MapId {
@@ -182,8 +213,7 @@ fn table(
         let kind = match &probe.metrics[m].kind {
             MetricKind::Counter => CellKind::Counter,
             MetricKind::Stacks(spec) => CellKind::Stacks(*spec),
-            MetricKind::Gauge { signed } if of_objects(&probe.shape) => CellKind::Sum { signed: *signed },
-            MetricKind::Gauge { signed } => CellKind::Gauge { signed: *signed },
+            MetricKind::Gauge { signed, keep } => gauge(*signed, aggregate(*keep, &probe.shape)),
             MetricKind::Histogram(spec) => {
                 CellKind::Histogram(Arc::new(Scheme::new(spec).map_err(|e| bad_buckets(probe.metrics[m].place, e))?))
             }
@@ -231,7 +261,7 @@ fn table(
             (Index::Hash { map, free, key_bytes, fresh }, slots, Some(0))
         }
     };
-    let mut shards = if is_gauge(first) { 1 } else { layout.cpus };
+    let mut shards = if sharing(first, &probe.shape) == Sharing::One { 1 } else { layout.cpus };
     while shards > 1 && shards.checked_mul(slots).is_none() {
         shards = fewer(shards);
     }
@@ -370,14 +400,16 @@ fn may_be_outside(part: &Expr) -> bool {
     part.kind != Kind::Cpu && part.ty != Ty::Bool
 }
 
-/// Spans in a hash are not sampled: finding them is most of what they cost.
+/// Spans in a hash are not sampled: finding them is most of what they cost. Nor are sums that go down: what was added for one event
+/// would be taken away for another.
 fn is_sampled(probe: &Probe) -> bool {
     let fits = match &probe.shape {
         shape @ Shape::At(_) => !of_objects(shape),
         Shape::Span { key, .. } => !matches!(key, SpanKey::Hash(_)),
         Shape::Steps { .. } | Shape::Poll { .. } => false,
     };
-    probe.limits.sampled && fits
+    let goes_down = |m: &Metric| matches!(m.kind, MetricKind::Gauge { keep: Some(Aggregate::Sum), .. });
+    probe.limits.sampled && fits && !probe.metrics.iter().any(goes_down)
 }
 
 /// Powers of two, so that the shard of a CPU is a mask.
@@ -390,7 +422,7 @@ fn fewer(shards: u32) -> u32 {
 fn fit(layout: &mut Layout, budget: u64, place: Place) -> Result<(), Diagnostic> {
     while layout.bytes() > budget {
         let widest = (0..layout.tables.len())
-            .filter(|i| layout.tables[*i].shards > 1)
+            .filter(|i| layout.tables[*i].shards > 1 && !layout.tables[*i].has_extremes())
             .max_by_key(|i| layout.map(layout.tables[*i].values).bytes());
         let Some(i) = widest else {
             let mib = |b: u64| format!("{:.1} MiB", b as f64 / f64::from(1 << 20));

@@ -7,7 +7,7 @@ use crate::ir::interp::Machine;
 use crate::ir::{Module, verify};
 use crate::kernel_target::{Ability, Target};
 use crate::layout::{CellKind, Index, Loss};
-use crate::program::{Keep, Limits};
+use crate::program::{Aggregate, Keep, Limits};
 use crate::typed::*;
 
 mod calls;
@@ -331,6 +331,34 @@ fn many_cpus_share_shards_within_the_budget() {
     probe.limits.map_bytes = 4096;
     let errors = build(probe, &target(2), &Default::default()).expect_err("too much");
     assert!(errors[0].message.contains("more than its"), "{}", errors[0].message);
+}
+
+fn gauge_of(keep: Aggregate) -> Probe {
+    let mut probe = counter(1000);
+    probe.metrics[0].kind = MetricKind::Gauge { signed: true, keep: Some(keep) };
+    probe
+}
+
+#[test]
+fn extremes_have_a_shard_for_each_cpu_or_are_refused() {
+    let mut probe = gauge_of(Aggregate::Max);
+    let module = compiled(probe.clone(), &target(64));
+    assert_eq!(module.layout.tables[0].shards, 64);
+    probe.limits.map_bytes = 512 << 10;
+    let refusals = build(probe, &target(64), &Default::default()).expect_err("1 MiB is more than half of one");
+    assert!(refusals[0].message.contains("of kernel maps"), "{}", refusals[0].message);
+}
+
+#[test]
+fn sums_that_go_down_share_shards_and_are_not_sampled() {
+    let mut probe = gauge_of(Aggregate::Sum);
+    probe.limits.map_bytes = 512 << 10;
+    probe.limits.sampled = true;
+    let module = compiled(probe.clone(), &target(64));
+    assert!((2..64).contains(&module.layout.tables[0].shards));
+    assert_eq!(module.layout.control, None);
+    probe.metrics[0].kind = MetricKind::Counter;
+    assert!(compiled(probe, &target(64)).layout.control.is_some());
 }
 
 #[test]

@@ -46,7 +46,9 @@ impl Columns {
                 place: whole(&metric.name),
                 kind: match &metric.kind {
                     MetricKind::Counter => typed::MetricKind::Counter,
-                    MetricKind::Gauge => typed::MetricKind::Gauge { signed: column.signed.unwrap_or(false) },
+                    MetricKind::Gauge(keep) => {
+                        typed::MetricKind::Gauge { signed: column.signed.unwrap_or(false), keep: *keep }
+                    }
                     MetricKind::Stacks(spec) => typed::MetricKind::Stacks(*spec),
                     MetricKind::Histogram(buckets) => typed::MetricKind::Histogram(buckets.clone()),
                 },
@@ -139,7 +141,7 @@ fn value(input: Input, scope: &Scope, metric: &Metric, column: &mut Column, repo
 
 /// Whether the value is stored with a sign. Widening to the stored 64 bits loses nothing, so it needs no conversion.
 fn stored_sign(input: Input, metric: &Metric, text: &SpannedStr, expr: &Expr, report: &mut Report) -> Checked<bool> {
-    let gauge = metric.kind == MetricKind::Gauge;
+    let gauge = matches!(metric.kind, MetricKind::Gauge(_));
     let (message, hint) = match expr.ty {
         Ty::Int { signed: false, .. } => return Ok(false),
         Ty::Int { signed: true, .. } if gauge => return Ok(true),
@@ -148,7 +150,7 @@ fn stored_sign(input: Input, metric: &Metric, text: &SpannedStr, expr: &Expr, re
             let what = match metric.kind {
                 MetricKind::Counter => "a counter never goes",
                 MetricKind::Stacks(_) => "sums by stack never go",
-                MetricKind::Gauge | MetricKind::Histogram(_) => "a histogram never goes",
+                MetricKind::Gauge(_) | MetricKind::Histogram(_) => "a histogram never goes",
             };
             let message = format!("`{}` is {}, but {what} below zero", text.value, describe(input.target, expr.ty));
             (message, format!("convert it: `u64({})`, and keep negative ones out with `where`", text.value))

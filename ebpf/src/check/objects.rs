@@ -8,7 +8,7 @@ use crate::ast::Ident;
 use crate::diag::{Diagnostic, Span};
 use crate::kernel_target::btf::ITERATOR;
 use crate::kernel_target::{Btf, Target};
-use crate::program::{Hook, MetricKind, Program};
+use crate::program::{Aggregate, Hook, MetricKind, Program};
 use crate::typed::{Attach, Expr, Kind, Select, Trust};
 
 /// The socket by a name that is the same in all iterators, and where it lies.
@@ -99,13 +99,17 @@ pub(super) fn check_metrics(program: &Program, report: &mut Report) -> Checked<(
     let mut outcome = Ok(());
     for metric in &program.metrics {
         let what = match metric.kind {
-            MetricKind::Gauge => continue,
+            MetricKind::Gauge(Some(Aggregate::Last)) => "no object of an iterator is the last one",
+            MetricKind::Gauge(_) => continue,
             MetricKind::Counter => "a counter never goes back",
             MetricKind::Histogram(_) => "a histogram counts what happened since the start",
             MetricKind::Stacks(_) => "stacks are of tasks that run",
         };
         let message = format!("{what}, and `iter:` tells what is there now");
-        let hint = "make it `type: gauge`: with `value: 1` it is the number of objects, else the sum of their values";
+        let hint = match metric.kind {
+            MetricKind::Gauge(_) => "write `keep: sum`, which is the default here, `keep: min` or `keep: max`",
+            _ => "make it `type: gauge`: with `value: 1` it is the number of objects, else the sum of their values",
+        };
         outcome = Err(report.add(Diagnostic::user(whole(&metric.name), message).hint(hint)));
     }
     outcome

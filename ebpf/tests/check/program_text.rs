@@ -107,7 +107,11 @@ fn metric(reader: &mut Reader, text: &str) -> Metric {
     let (kind, name) = text.split_once(' ').expect("a kind and a name");
     let kind = match kind {
         "counter" => MetricKind::Counter,
-        "gauge" => MetricKind::Gauge,
+        "gauge" => MetricKind::Gauge(None),
+        "last" => MetricKind::Gauge(Some(Aggregate::Last)),
+        "min" => MetricKind::Gauge(Some(Aggregate::Min)),
+        "max" => MetricKind::Gauge(Some(Aggregate::Max)),
+        "sum" => MetricKind::Gauge(Some(Aggregate::Sum)),
         stacks if stacks.contains("kernel") || stacks.contains("user") => MetricKind::Stacks(StackSpec {
             kernel: stacks.contains("kernel"),
             user: stacks.contains("user"),

@@ -161,7 +161,7 @@ fn program(lines: &[(&str, &str)]) -> Program {
     };
     let mut metric = Metric {
         name: text("x"),
-        kind: MetricKind::Gauge,
+        kind: MetricKind::Gauge(None),
         value: None,
         filter: None,
         labels: vec![],

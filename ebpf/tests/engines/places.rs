@@ -15,7 +15,7 @@ fn key(kind: HookKind) -> Vec<u8> {
     }
     let function = |symbol: &str| Function { symbol: symbol.into(), traceable: true, ..Function::default() };
     target.functions.insert("case_*".into(), vec![function("case_a"), function("case_b")]);
-    let mut program = one_metric(MetricKind::Gauge, "1");
+    let mut program = one_metric(MetricKind::Gauge(None), "1");
     program.shape = Shape::At(vec![Hook { kind, text: written(100, "hook") }]);
     program.metrics[0].labels = vec![Label { name: written(101, "func"), value: written(102, "func") }];
     let compiled = compiled(&program, &target).unwrap();

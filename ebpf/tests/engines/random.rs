@@ -10,7 +10,7 @@ use proptest::prelude::*;
 fn check(node: &Node, contexts: &[Vec<u64>]) -> Result<(), TestCaseError> {
     let text = node.text();
     let fail = |message: String| TestCaseError::fail(format!("{text}\n{message}"));
-    let compiled = compiled(&one_metric(MetricKind::Gauge, &text), &target(&ARGS, false, false)).map_err(fail)?;
+    let compiled = compiled(&one_metric(MetricKind::Gauge(None), &text), &target(&ARGS, false, false)).map_err(fail)?;
     for ctx in contexts {
         let left = agreed(&compiled, ctx, &Memory::default(), &Memory::default()).map_err(fail)?;
         prop_assert_eq!(left.values, [node.stored(ctx), 1], "{} of {:x?}", text, ctx);

@@ -45,7 +45,7 @@ fn run(value: &str, labels: &[&str]) -> Left {
     let mut target = target(&[], false, false);
     target.abilities.tracepoint = Ability::Yes;
     target.tracepoints.insert("case:case".into(), TracepointFormat { fields: fields() });
-    let mut program = one_metric(MetricKind::Gauge, value);
+    let mut program = one_metric(MetricKind::Gauge(None), value);
     let mut id = 100;
     let mut text = |text: &str| {
         id += 1;

@@ -120,7 +120,7 @@ fn metric(metric: &program::Metric, meta: &MetricMeta) -> Metric {
         help: meta.help.clone(),
         kind: match metric.kind {
             MetricKind::Counter | MetricKind::Stacks(_) => Kind::Counter,
-            MetricKind::Gauge => Kind::Gauge,
+            MetricKind::Gauge(_) => Kind::Gauge,
             MetricKind::Histogram(_) => Kind::Histogram,
         },
         unit: meta.unit.clone(),

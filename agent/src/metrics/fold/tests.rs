@@ -98,6 +98,19 @@ fn memory_of_another_layout_is_refused_and_wild_slots_are_ignored() {
     assert_eq!(folded.columns[0], Column::Counter(vec![0]));
 }
 
+#[test]
+fn extremes_of_cpus_become_one_and_what_is_unset_counts_not() {
+    let mut table = table(3, 1);
+    let extreme = |end| CellKind::Extreme { signed: true, end };
+    table.cells = vec![cell(0, 0, extreme(Extreme::Min)), cell(1, 16, extreme(Extreme::Max))];
+    let mut words = vec![0u64; table_words(&table)];
+    put(&mut words, &table, 0, 0, &[-5i64 as u64, 1, 7, 1]);
+    put(&mut words, &table, 2, 0, &[-9i64 as u64, 1, 3, 1]);
+    let folded = fold(&table, words.as_slice(), [[0].as_slice()].into_iter()).unwrap();
+    let gauge = |value| Column::Gauge(vec![Some(Number::Signed(value))]);
+    assert_eq!(folded.columns, [gauge(-9), gauge(7)], "the second CPU has had no event");
+}
+
 /// `cargo test -p kstrobe --release -- --ignored --nocapture cost_of`
 #[test]
 #[ignore = "prints a measurement"]

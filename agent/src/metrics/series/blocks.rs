@@ -173,7 +173,9 @@ impl Known {
             for (builder, cell) in builders.iter_mut().zip(&records.table().cells) {
                 match &cell.kind {
                     CellKind::Counter | CellKind::Stacks(_) => builder.counter(records.counter(cell, group.row())),
-                    CellKind::Gauge { .. } | CellKind::Sum { .. } => builder.gauge(records.gauge(cell, group.row())),
+                    CellKind::Gauge { .. } | CellKind::Sum { .. } | CellKind::Extreme { .. } => {
+                        builder.gauge(records.gauge(cell, group.row()));
+                    }
                     CellKind::Histogram(scheme) => {
                         counts.resize(scheme.buckets(), 0);
                         let sum = records.histogram(cell, group.row(), counts);
@@ -200,7 +202,7 @@ impl Known {
 fn builder(kind: &CellKind) -> BlockBuilder {
     match kind {
         CellKind::Counter | CellKind::Stacks(_) => BlockBuilder::counters(),
-        CellKind::Gauge { .. } | CellKind::Sum { .. } => BlockBuilder::gauges(),
+        CellKind::Gauge { .. } | CellKind::Sum { .. } | CellKind::Extreme { .. } => BlockBuilder::gauges(),
         CellKind::Histogram(scheme) => BlockBuilder::histograms(scheme),
     }
 }
