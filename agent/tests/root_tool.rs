@@ -271,3 +271,21 @@ fn root_switches_of_a_command_are_those_of_procfs() {
     // Besides, the thread has begun, was named, and ended.
     assert!((counted as f64..counted as f64 + 5.0).contains(&seen), "{seen} of {counted}: {text}");
 }
+
+#[test]
+#[ignore = "needs root"]
+fn root_memory_that_the_kernel_gave_back_is_not_outstanding() {
+    const PIPES: usize = 200;
+    let outstanding = |close: bool| {
+        let tool = Tool::of_the_page("S149", "kmalloc_outstanding");
+        let mut pipes: Vec<_> = (0..PIPES).map(|_| std::io::pipe().unwrap()).collect();
+        if close {
+            pipes.clear();
+        }
+        sum(&tool.interrupt(), "function", "alloc_pipe_info")
+    };
+    // A pipe has its own object and an array of buffers.
+    let (held, closed) = (outstanding(false), outstanding(true));
+    assert!(held >= PIPES as f64 * 512.0, "{held} bytes of {PIPES} pipes");
+    assert!(closed < held / 10.0, "{closed} of {held} bytes stay when the pipes are closed");
+}
