@@ -37,6 +37,8 @@ pub struct TableSeries {
     groups: BTreeMap<LabelTexts, Group>,
     /// There are other groups, or groups of other slots, than when `blocks` was divided.
     regrouped: bool,
+    /// Some group may have a rest alone.
+    rests: bool,
     blocks: Blocks,
     texts: HashSet<Arc<str>>,
     /// Whether labels are made from names of cgroups, which may come later than the events.
@@ -96,6 +98,7 @@ impl TableSeries {
             keys: 0,
             groups: BTreeMap::new(),
             regrouped: true,
+            rests: false,
             blocks: Blocks::default(),
             texts: HashSet::new(),
             of_cgroups: table.key.iter().any(|field| matches!(field.decoder, Decoder::Cgroup(_))),
@@ -151,11 +154,12 @@ impl TableSeries {
 
     /// What only has a rest is shown for as long as any series that does not change.
     fn forget_idle_rests(&mut self, now: Moment) {
-        let Some(ttl) = self.ttl else { return };
+        let Some(ttl) = self.ttl.filter(|_| self.rests) else { return };
         let idle = |group: &Group| now.mono.saturating_duration_since(group.changed) >= ttl;
         let before = self.groups.len();
         self.groups.retain(|_, group| !group.slots.is_empty() || !idle(group));
         self.regrouped |= self.groups.len() != before;
+        self.rests = self.groups.values().any(|group| group.slots.is_empty());
     }
 
     /// Time to live of its keys; `None` when none is ever given back, as in tables without an index (a dense slot is there
@@ -374,6 +378,8 @@ impl TableSeries {
             // A cgroup that cannot be seen from here may go on counting under another slot: its series must not go back.
             if group.slots.is_empty() && (group.rest.is_empty() || !unnamed) {
                 self.groups.remove(&known.labels);
+            } else {
+                self.rests |= group.slots.is_empty();
             }
         }
         true

@@ -159,8 +159,15 @@ impl Known {
     ) {
         let mut builders: Vec<BlockBuilder> = Vec::new();
         let fresh = self.by_cell.is_empty();
-        for (at, group) in groups.take(self.series.len()).enumerate() {
-            if group.is_idle(records, now) && !all && !fresh {
+        // Each record is on a page of its own: looked at in one go, the CPU fetches several of them at a time.
+        let looked = groups.take(self.series.len()).map(|group| (group.is_idle(records, now), group));
+        let looked: Vec<(bool, &mut Group)> = looked.collect();
+        if looked.iter().all(|(idle, _)| *idle) && !all && !fresh {
+            self.by_cell.iter_mut().for_each(|block| *block = block.share());
+            return;
+        }
+        for (at, (idle, group)) in looked.into_iter().enumerate() {
+            if idle && !all && !fresh {
                 builders.iter_mut().zip(&self.by_cell).for_each(|(builder, old)| builder.copy(old, at));
                 continue;
             }
