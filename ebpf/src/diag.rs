@@ -1,7 +1,7 @@
 //! What the compiler says when it cannot go on: a message, its place in the user's text, and what to do about it.
 
 use crate::source::TextId;
-use strsim::osa_distance;
+use rapidfuzz::distance::osa;
 
 /// A byte range inside one text of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -107,16 +107,27 @@ impl Diagnostic {
 /// The candidate closest to `name`, if close enough to be a likely slip.
 pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (name.len() / 3).max(1);
-    // Distances grow with the product of both lengths; no slip is that long.
-    let candidates = candidates.into_iter().filter(|c| c.len().abs_diff(name.len()) <= limit && name.len() < 128);
-    let near = candidates.map(|c| (osa_distance(name, c), c)).filter(|(distance, _)| *distance <= limit);
-    near.min().map(|(_, c)| c)
+    near(name, candidates, limit).min().map(|(_, candidate)| candidate)
 }
 
 /// The candidate that differs by one letter, or by two neighbours that changed places: for names that are much alike, and for
 /// candidates so many that a farther one is only another name.
 pub fn slip<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    candidates.into_iter().find(|c| name.len().abs_diff(c.len()) <= 1 && osa_distance(name, c) <= 1)
+    near(name, candidates, 1).next().map(|(_, candidate)| candidate)
+}
+
+/// The candidates that are at most so many edits from `name`, with how many.
+fn near<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+    limit: usize,
+) -> impl Iterator<Item = (usize, &'a str)> {
+    let comparator = osa::BatchComparator::new(name.chars());
+    let arguments = osa::Args::default().score_cutoff(limit);
+    // Distances grow with the product of both lengths; no slip is that long.
+    let length = name.len();
+    let alike = candidates.into_iter().filter(move |c| c.len().abs_diff(length) <= limit && length < 128);
+    alike.filter_map(move |c| Some((comparator.distance_with_args(c.chars(), &arguments)?, c)))
 }
 
 #[cfg(test)]
