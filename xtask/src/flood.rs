@@ -232,7 +232,7 @@ fn watch(time: Duration, scrape: &dyn Fn() -> Result<String>) -> Result<Seen> {
 }
 
 /// What a run of the load gave.
-struct Load {
+pub struct Load {
     calls: u64,
     /// Whole ones; the only one of a shorter load.
     windows: Vec<Window>,
@@ -256,7 +256,7 @@ impl Window {
 }
 
 /// Calls `getppid` at this rate.
-fn load(rate: u32, time: Duration, stop: &AtomicBool) -> Load {
+pub fn load(rate: u32, time: Duration, stop: &AtomicBool) -> Load {
     let begin = Instant::now();
     let mut load = Load { calls: 0, windows: vec![Window::default()] };
     loop {

@@ -1,4 +1,4 @@
-//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | flood | demo | pictures | fleet | helm | cluster | image | packages | unit | otelcol`.
+//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | flood | soak | demo | pictures | fleet | helm | cluster | image | packages | unit | otelcol`.
 
 mod apt;
 mod arch;
@@ -20,6 +20,7 @@ mod packages;
 mod pictures;
 mod programs;
 mod prometheus;
+mod soak;
 mod test;
 mod tidy;
 mod unit;
@@ -53,6 +54,8 @@ enum Chore {
     Bench(bench::Options),
     /// Check what the shipped configuration counts and costs from 40,000 to 1,000,000 system calls a second (root; 12 minutes)
     Flood(flood::Options),
+    /// Run all shipped probes at once beside a busy node: what is lost, what they take, what is left behind (root; 10 minutes)
+    Soak(soak::Options),
     /// Watch a busy node with the agent and a real Prometheus (root)
     Demo(demo::Options),
     /// Make the pictures of the README and of docs, from a real agent beside the load of the demonstration (root)
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Chore::Fuzz(options) => fuzz::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
         Chore::Flood(options) => flood::run(&root, &options),
+        Chore::Soak(options) => soak::run(&root, &options),
         Chore::Demo(options) => demo::run(&root, &options),
         Chore::Pictures(options) => pictures::run(&root, &options),
         Chore::Fleet(options) => fleet::run(&root, &options),

@@ -111,6 +111,11 @@ impl Agent {
         self.address
     }
 
+    /// Of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The text of `/metrics`.
     pub fn scrape(&self) -> Result<String> {
         Ok(String::from_utf8(self.ask("Accept: text/plain\r\n")?)?)

@@ -1,5 +1,7 @@
 //! The machine that measures.
 
+use anyhow::Result;
+use std::collections::BTreeSet;
 use std::fs;
 
 /// One line that says where the numbers come from.
@@ -22,4 +24,11 @@ pub fn cpus() -> usize {
 /// The highest CPU this process may use: the lowest ones take most interrupts.
 pub fn last_cpu() -> usize {
     cpus() - 1
+}
+
+/// Ids of the BPF programs and of the maps that the kernel has, of all processes.
+pub fn bpf_objects() -> Result<(BTreeSet<u32>, BTreeSet<u32>)> {
+    let programs = aya::programs::loaded_programs().map(|info| Ok(info?.id())).collect::<Result<_>>()?;
+    let maps = aya::maps::loaded_maps().map(|info| Ok(info?.id())).collect::<Result<_>>()?;
+    Ok((programs, maps))
 }
