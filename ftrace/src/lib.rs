@@ -20,6 +20,7 @@ pub mod page;
 pub mod perfetto;
 pub mod print;
 pub mod report;
+pub mod select;
 pub mod symbols;
 pub mod text;
 pub mod timeline;

@@ -10,15 +10,15 @@ use crate::value::unsigned;
 /// The rest of the page is empty, or the record was discarded.
 const PADDING: u32 = 29;
 /// 59 bits of time since the record before.
-const TIME_EXTEND: u32 = 30;
+pub(crate) const TIME_EXTEND: u32 = 30;
 /// 59 bits of time; the five above are those of the time before.
 const TIME_STAMP: u32 = 31;
 /// Bits of a commit word that count bytes (`COMMIT_MASK`); flags stand above.
 const COMMIT_BYTES: u64 = (1 << 27) - 1;
 /// Records were lost before this page.
-const MISSED_EVENTS: u64 = 1 << 31;
+pub(crate) const MISSED_EVENTS: u64 = 1 << 31;
 /// Their number stands behind the records.
-const MISSED_STORED: u64 = 1 << 30;
+pub(crate) const MISSED_STORED: u64 = 1 << 30;
 
 #[derive(Clone, Debug)]
 pub struct Page<'a> {
@@ -39,6 +39,18 @@ pub enum Lost {
     Count(u64),
     /// At least one; the kernel had no room to say how many.
     Unknown,
+}
+
+impl Lost {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, more: Lost) -> Lost {
+        match (self, more) {
+            (Lost::Nothing, other) | (other, Lost::Nothing) => other,
+            (Lost::Count(one), Lost::Count(two)) => Lost::Count(one.saturating_add(two)),
+            _ => Lost::Unknown,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

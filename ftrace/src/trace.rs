@@ -287,7 +287,7 @@ impl<'a> Stream<'a> {
                     self.page = number;
                     match page::page(bytes, self.format) {
                         Ok(page) => {
-                            self.lost = add(self.lost, page.lost);
+                            self.lost = self.lost.and(page.lost);
                             self.records = Some(page.records);
                             continue;
                         }
@@ -300,14 +300,6 @@ impl<'a> Stream<'a> {
             self.records = None;
             unreadable.push(Unreadable { buffer: self.buffer, cpu: self.cpu, page: self.page, error });
         }
-    }
-}
-
-fn add(before: Lost, now: Lost) -> Lost {
-    match (before, now) {
-        (Lost::Nothing, other) | (other, Lost::Nothing) => other,
-        (Lost::Count(one), Lost::Count(two)) => Lost::Count(one.saturating_add(two)),
-        _ => Lost::Unknown,
     }
 }
 

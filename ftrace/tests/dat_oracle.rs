@@ -8,6 +8,7 @@ mod support;
 
 use dat_files::*;
 use kstrobe_ftrace::dat::{self, Compression, Options, Version};
+use kstrobe_ftrace::select::{Events, Filter, Selection, part};
 use kstrobe_ftrace::trace::Buffer;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -245,4 +246,33 @@ fn oracle_trace_cmd_reports_its_own_files_alike_after_us() {
             assert_eq!(events(&found), events(&expected), "{name} {form}");
         }
     }
+}
+
+/// trace-cmd wants conditions without blanks.
+#[test]
+#[ignore = "needs trace-cmd"]
+fn oracle_trace_cmd_chooses_the_same_events_by_fields() {
+    const CONDITION: &str = "prev_state!=0&&next_pid>1";
+    let folder = Folder::new("dat-part");
+    let mut found = 0;
+    all(|kernel, scenario| {
+        let trace = support::trace(kernel, scenario);
+        let switches = Events::named(&["sched:sched_switch"], &trace.formats).ok();
+        let Some(events) = switches.filter(|_| trace.events().any(|event| event.is("sched", "sched_switch"))) else {
+            return;
+        };
+        let fields = Some(Filter::parse(CONDITION).unwrap());
+        let part = part(&trace, &Selection { events: Some(events), fields, ..Selection::default() });
+        let (whole, ours) = (folder.file("whole.dat"), folder.file("part.dat"));
+        std::fs::write(&whole, written(&trace, Version::V7, Compression::Zstd)).unwrap();
+        std::fs::write(&ours, written(&part.trace, Version::V7, Compression::Zstd)).unwrap();
+        let theirs = trace_cmd(&["report", "-t", "-R", "-F", &format!("sched/sched_switch:{CONDITION}")], &whole);
+        let mut theirs = reported(&theirs);
+        theirs.retain(|line| line.event == "sched_switch");
+        let mut lines = report(&ours);
+        lines.retain(|line| line.event == "sched_switch");
+        assert_lines(&lines, &theirs, &format!("{kernel} {scenario}"));
+        found += lines.len();
+    });
+    assert!(found > 10, "{found}");
 }

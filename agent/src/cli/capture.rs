@@ -1,7 +1,7 @@
 //! `kstrobe capture`: records a trace of the kernel. Options are those of `trace-cmd record`, where it has them.
 
 mod events;
-mod output;
+pub(super) mod output;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};

@@ -13,6 +13,7 @@ mod fleet;
 mod history;
 mod list;
 mod new;
+mod print;
 mod report;
 mod slo;
 mod stacks;
@@ -91,6 +92,8 @@ enum Command {
     Fleet(fleet::Args),
     /// Say what a capture tells: waits and work, functions, wakeups, interrupts, packets, block requests.
     Report(report::Args),
+    /// Print the events of a capture, all or chosen ones; with -o, write them as a smaller capture.
+    Print(Box<print::Args>),
     /// Print recording rules and alerts for an objective on any latency: 99.9 % of them within 10 ms.
     Slo(slo::Args),
     /// Say what this machine lacks, and what that costs.
@@ -217,6 +220,7 @@ pub fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Fleet(args) => fleet::run(args),
         Command::Report(args) => report::run(&args),
+        Command::Print(args) => print::run(&args),
         Command::Slo(args) => slo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Target(args) => target::run(&args),

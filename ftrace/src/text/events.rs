@@ -14,6 +14,8 @@ pub struct Lines<'a> {
     trace: &'a Trace,
     options: Options,
     printer: Printer<'a>,
+    /// When the event of the last line was.
+    last: Option<u64>,
     /// The kernel shows how often migration is disabled (since 5.15).
     migrate: bool,
     /// The kernel writes the arguments of system calls without `0x` (before 6.18).
@@ -44,6 +46,7 @@ impl<'a> Lines<'a> {
             trace,
             options,
             printer: Printer::new(trace),
+            last: None,
             migrate: migrate(trace),
             bare: release(&trace.about).is_some_and(|release| release < (6, 18)),
         }
@@ -98,6 +101,7 @@ impl<'a> Lines<'a> {
     /// Appends an event's line, or its lines when it is a stack.
     pub fn event(&mut self, event: &Event<'_>, out: &mut String) {
         self.context(event, out);
+        self.last = Some(event.time);
         self.text(event, out);
         // What a program wrote into the trace may end its line itself.
         if !out.ends_with('\n') {
@@ -121,6 +125,15 @@ impl<'a> Lines<'a> {
         }
         out.push(' ');
         self.time(event, out);
+        if self.options.delta {
+            let ago = self.last.map_or(0, |last| event.time.wrapping_sub(last));
+            out.push_str(" (+");
+            let start = out.len();
+            self.time(&Event { time: ago, ..*event }, out);
+            let blanks = out[start..].len() - out[start..].trim_start().len();
+            out.replace_range(start..start + blanks, "");
+            out.push(')');
+        }
         out.push_str(": ");
     }
 

@@ -19,6 +19,8 @@ pub struct Options {
     pub raw: bool,
     /// Without the column of interrupt and preemption flags.
     pub no_flags: bool,
+    /// With the time since the line before, in the unit of the times.
+    pub delta: bool,
     /// Columns of the function_graph tracer; its buffer is that which has calls.
     pub graph: graph::Options,
 }
