@@ -7,7 +7,7 @@ use kstrobe_ftrace::select::{self, Events, Filter, FilterError, Part, Selection,
 use kstrobe_ftrace::text::{self, Options};
 use kstrobe_ftrace::trace::Trace;
 use std::io::{self, BufWriter};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
@@ -233,9 +233,9 @@ fn selection(args: &Args, trace: &Trace) -> Result<Selection, Error> {
     })
 }
 
-fn write(part: &Part, to: &PathBuf, args: &Args) -> Result<(), Error> {
+fn write(part: &Part, to: &Path, args: &Args) -> Result<(), Error> {
     let target = Target::open(to, args.format)?;
-    target.write(&part.trace).map_err(|error| Error::Write { file: to.clone(), error })?;
+    target.write(&part.trace).map_err(|error| Error::Write { file: to.to_owned(), error })?;
     eprintln!("{}: {} of {} events", to.display(), part.taken, part.of);
     Ok(())
 }

@@ -130,7 +130,7 @@ pub struct Part {
 /// counts (`stats`) are of the whole trace: they go, as they would say that the part has lost more than it has.
 pub fn part(trace: &Trace, selection: &Selection) -> Part {
     let writer =
-        |cpu: &CpuPages| (cpu.cpu, Cpu { pages: PageWriter::new(&trace.page), lost: Lost::Nothing, took: false });
+        |cpu: &CpuPages| (cpu.cpu, Cpu { pages: PageWriter::new(&trace.page), lost: Lost::Nothing, took: None });
     let mut cpus: Vec<Vec<(u32, Cpu<'_>)>> =
         trace.buffers.iter().map(|buffer| buffer.cpus.iter().map(writer).collect()).collect();
     let (mut taken, mut of) = (0, 0);
@@ -141,10 +141,14 @@ pub fn part(trace: &Trace, selection: &Selection) -> Part {
         if selection.is_when_and_where(&event) {
             cpu.lost = cpu.lost.and(event.lost);
         }
-        let follows = event.is("ftrace", "kernel_stack") || event.is("ftrace", "user_stack");
-        cpu.took =
-            if follows { cpu.took && selection.times.contains(&event.time) } else { selection.takes(&event, trace) };
-        if cpu.took {
+        let is_stack = event.is("ftrace", "kernel_stack") || event.is("ftrace", "user_stack");
+        let before = cpu.took.filter(|_| is_stack && event.lost == Lost::Nothing);
+        let takes = match before {
+            Some(took) => took && selection.times.contains(&event.time),
+            None => selection.takes(&event, trace),
+        };
+        cpu.took = Some(takes);
+        if takes {
             taken += 1;
             cpu.pages.push(event.time, std::mem::take(&mut cpu.lost), event.data);
         }
@@ -164,8 +168,8 @@ struct Cpu<'a> {
     pages: PageWriter<'a>,
     /// Before the next event.
     lost: Lost,
-    /// The event before was taken.
-    took: bool,
+    /// Whether the event before was taken; `None` where none is known.
+    took: Option<bool>,
 }
 
 /// All but what the CPUs wrote.

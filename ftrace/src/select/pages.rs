@@ -81,6 +81,8 @@ impl<'a> PageWriter<'a> {
         }
         let PageFormat { commit_bytes, data_bytes, .. } = *self.format;
         let end = self.pages.len() + self.format.page_bytes();
+        // Of a page whose size is no multiple of four, the last record may lack its alignment.
+        self.body.truncate(data_bytes);
         // A record that was first in its page may leave no room for the number.
         let stored = self.body.len() + commit_bytes <= data_bytes;
         let (flags, count) = match self.lost {

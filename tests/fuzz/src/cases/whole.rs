@@ -6,7 +6,7 @@ use kstrobe_ftrace::dat::{self, Compression, Version};
 use kstrobe_ftrace::report::{self, Asked};
 use kstrobe_ftrace::text::{self, graph};
 use kstrobe_ftrace::trace::Trace;
-use kstrobe_ftrace::{perfetto, timeline};
+use kstrobe_ftrace::{perfetto, select, timeline};
 use std::io::{self, Cursor, Write};
 
 /// Counts what is written.
@@ -52,7 +52,7 @@ pub fn trace(trace: &Trace, choices: u16, case_bytes: usize) {
         proc: bit(7),
         tail: bit(8),
     };
-    let options = text::Options { nanoseconds: bit(0), raw: bit(1), no_flags: bit(2), graph: columns };
+    let options = text::Options { nanoseconds: bit(0), raw: bit(1), no_flags: bit(2), delta: bit(15), graph: columns };
     let mut out = Counted(0);
     let written = text::write(trace, options, &mut out).expect("nothing is in the way");
     assert_eq!((written.events, written.unreadable.len()), (count, unreadable));
@@ -65,6 +65,9 @@ pub fn trace(trace: &Trace, choices: u16, case_bytes: usize) {
 
     written_and_read(trace, choices, count);
 
+    let part = select::part(trace, &select::Selection::default());
+    assert_eq!((part.taken, part.of, part.unreadable), (count, count, unreadable));
+    assert_eq!(part.trace.events().count() as u64, count);
     let built = calls::build::build(trace, calls::build::Options { marks: !bit(9) });
     calls(&built, case_bytes);
     reports(Some(trace), &built, case_bytes);
