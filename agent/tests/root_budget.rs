@@ -389,15 +389,20 @@ fn root_long_calls_are_measured_as_often_as_short_ones_in_slices() {
         let after = agent.scrape();
         let ratio_in = |metrics: &Metrics| metrics.sum("kstrobe_probe_sampling_ratio", &probe);
         let ratio = ratio_in(&before).min(ratio_in(&after));
-        CALLS.into_iter().zip(made).for_each(|((call, _, each), made)| {
+        let parts = [0, 1].map(|which| {
+            let ((call, _, each), made) = (CALLS[which], made[which]);
             let of = |metrics: &Metrics| metrics.histogram(name, &[("syscall", call)]);
             let new = of(&after).since(&of(&before));
             // A slice is a tenth of a long call. Eight standard deviations of events that count for 1 / ratio each.
             let error = 8.0 * (1.0 / (made as f64 * ratio)).sqrt();
             let (part, mean) = (new.count / made as f64, new.mean());
-            assert!(ratio <= 0.125 && (part - 1.0).abs() < error, "{part} of {made} at {ratio}");
+            // Slices are longer or shorter by up to half for the other threads' load, whose calls follow one another.
+            assert!((2.0 / 3.0 - error..1.5 + error).contains(&part), "{part} of {made} at {ratio}");
             assert!((each.as_secs_f64()..each.as_secs_f64() + 0.05).contains(&mean), "{mean} s of {each:?}");
+            (part, error)
         });
+        let [(long, of_long), (short, of_short)] = parts;
+        assert!(ratio <= 0.125 && (long - short).abs() < of_long.max(of_short), "{parts:?} at {ratio}");
         made
     });
     eprintln!("{made:?} long and short calls");
