@@ -2,17 +2,31 @@
 
 use super::{Made, Row, compare, named};
 use nix::sys::socket::{setsockopt, sockopt};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Mutex;
 use std::time::Duration;
 
 const CONNECTIONS: u32 = 20;
 const BYTES: usize = 5000;
 
+/// A server's socket on a port that no load before it has had: rows tell their loads apart by the port, and the kernel gives the
+/// same one twice in one of some 70 runs.
+fn on_a_new_port() -> TcpListener {
+    static PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        if PORTS.lock().unwrap().insert(listener.local_addr().unwrap().port()) {
+            return listener;
+        }
+    }
+}
+
 /// A server that takes so many connections, reads a block from each and answers with another, in a thread of this name.
 fn served(count: u32, comm: &str, client: impl FnOnce(SocketAddr)) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = on_a_new_port();
     let address = listener.local_addr().unwrap();
     let serve = move || {
         for _ in 0..count {
