@@ -145,6 +145,28 @@ fn costs(looks: &[Look]) -> Vec<Cost> {
     all
 }
 
+/// Most of the probes that share the agent's budget.
+const MAX_NAMED: usize = 12;
+
+/// The most expensive probes of those that share the agent's budget: their mean, least and most in millionths of a CPU.
+fn most_expensive(looks: &[Look]) -> Vec<(String, [f64; 3])> {
+    let own = own_budgets();
+    let mut all: BTreeMap<&String, Vec<f64>> = BTreeMap::new();
+    let settled: Vec<&Look> = looks.iter().filter(|look| look.after >= SETTLED).collect();
+    for (probe, ppm) in settled.iter().flat_map(|look| &look.costs_ppm).filter(|(probe, _)| !own.contains_key(*probe)) {
+        all.entry(probe).or_default().push(*ppm);
+    }
+    let figures = |seen: &[f64]| {
+        let mean = seen.iter().sum::<f64>() / f64::max(settled.len() as f64, 1.0);
+        [mean, seen.iter().copied().fold(f64::INFINITY, f64::min), seen.iter().copied().fold(0.0, f64::max)]
+    };
+    let mut all: Vec<(String, [f64; 3])> =
+        all.into_iter().map(|(probe, seen)| (probe.clone(), figures(&seen))).collect();
+    all.sort_by(|(_, [one, ..]), (_, [other, ..])| other.total_cmp(one));
+    all.truncate(MAX_NAMED);
+    all
+}
+
 fn judge(looks: &[Look]) -> Vec<String> {
     let mut wrong = Vec::new();
     for Cost { what, mean_ppm, budget_ppm } in costs(looks) {
@@ -178,6 +200,12 @@ fn print(looks: &[Look], kernel_mib: f64) {
     let percent = |ppm: f64| format!("{:.2}", ppm / 1e4);
     let rows = costs(looks).into_iter().map(|cost| vec![cost.what, percent(cost.mean_ppm), percent(cost.budget_ppm)]);
     println!("{}", table::markdown(&["programs of", "% of a CPU (mean)", "budget, %"], rows));
+    let rows = most_expensive(looks).into_iter().map(|(probe, figures)| {
+        let [mean, least, most] = figures.map(percent);
+        vec![probe, mean, least, most]
+    });
+    let header = ["most expensive of those that share", "% of a CPU (mean)", "least", "most"];
+    println!("{}", table::markdown(&header, rows));
     let mut lost: BTreeMap<String, f64> = BTreeMap::new();
     for (labels, count) in values(&last.metrics, "kstrobe_lost_total").filter(|(_, count)| *count > 0.0) {
         let reason = labels.split("reason=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();

@@ -115,7 +115,8 @@ impl Budgets {
         let costs: Vec<Option<Cost>> = probes.iter().map(|probe| probe.lock().cost(app.entry_ns)).collect();
         let used = || probes.iter().zip(&costs).filter_map(|(probe, cost)| Some((probe, cost.as_ref()?)));
         let shared = used().filter(|(probe, _)| probe.lock().shares_budget()).map(|(_, cost)| cost.ppm());
-        let shares = Shares::of(app.budget_ppm.load(Relaxed), shared.collect());
+        let over = probes.iter().filter(|probe| probe.lock().is_over_its_share()).count();
+        let shares = Shares::of(app.budget_ppm.load(Relaxed), shared.collect(), over as u64);
         used().for_each(|(probe, cost)| probe.lock().keep_budget(cost, &shares));
         let soon = probes.iter().any(|probe| probe.lock().suspects());
         self.next = Instant::now() + if soon { SOON } else { EVERY };

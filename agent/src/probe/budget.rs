@@ -150,7 +150,7 @@ impl Budget {
         }
         let used = cost.ppm();
         if self.is_shared {
-            self.limit_ppm = shares.limit_ppm(used);
+            self.limit_ppm = shares.limit_ppm(used, self.over());
         }
         self.times = cost.times.max(1);
         let left = self.left(cost);
@@ -223,9 +223,9 @@ impl Budget {
         if self.last_over.is_some_and(|at| now.saturating_sub(at) >= FORGIVEN_AFTER) {
             self.pause = PAUSE.0;
         }
-        // Twice the events must still leave half of the budget, or it would go back and forth.
-        // The same with all that reaches the hooks.
-        let needs_no_slices = self.wants_slices && left.fixed <= self.limit_ppm / 4;
+        // Twice the events must still leave half of the budget, or it would go back and forth. Out of slices, reaching the hooks
+        // costs at most so many times as much.
+        let needs_no_slices = self.wants_slices && left.fixed.saturating_mul(self.times) <= self.limit_ppm;
         let is_calm = used <= self.limit_ppm && (needs_no_slices || left.taken <= left.room(self.limit_ppm) / 4);
         self.calm = if is_calm { self.calm + 1 } else { 0 };
         if self.halvings == 0 && !needs_no_slices || self.calm < CALM_WINDOWS {
@@ -334,31 +334,34 @@ impl Left {
 
 /// What the probes without a budget of their own may take of the agent's budget, in one window.
 ///
-/// While all of them together keep it, each may take what the others leave. Else what is asked for below the level is given, and no probe
-/// gets more than the level.
+/// While all of them together keep it, each may take what the others leave; those that it samples or suspends have equal parts of that,
+/// as all of them may take more at once. Else what is asked for below the level is given, and no probe gets more than the level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
     level: Option<u64>,
     left: u64,
+    /// Probes that the budget samples or suspends.
+    over: u64,
 }
 
 impl Shares {
-    /// `total` and the costs are millionths of one CPU's time.
-    pub fn of(total: u64, mut costs: Vec<u64>) -> Shares {
+    /// `total` and the costs are millionths of one CPU's time; `over` is how many of these probes the budget samples or suspends.
+    pub fn of(total: u64, mut costs: Vec<u64>, over: u64) -> Shares {
         costs.sort_unstable();
         let (mut left, mut probes) = (total, costs.len() as u64);
         for cost in costs {
             let level = left / probes;
             if cost > level {
-                return Shares { level: Some(level), left: 0 };
+                return Shares { level: Some(level), left: 0, over };
             }
             (left, probes) = (left - cost, probes - 1);
         }
-        Shares { level: None, left }
+        Shares { level: None, left, over }
     }
 
-    fn limit_ppm(&self, used: u64) -> u64 {
-        self.level.unwrap_or_else(|| used.saturating_add(self.left))
+    fn limit_ppm(&self, used: u64, is_over: bool) -> u64 {
+        let left = if is_over { self.left / self.over.max(1) } else { self.left };
+        self.level.unwrap_or_else(|| used.saturating_add(left))
     }
 }
 

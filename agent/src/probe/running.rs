@@ -302,6 +302,11 @@ impl Probe {
         self.budget.as_ref().is_some_and(Budget::is_shared)
     }
 
+    /// Whether its budget is such a share, and samples or suspends it.
+    pub fn is_over_its_share(&self) -> bool {
+        self.budget.as_ref().is_some_and(|budget| budget.is_shared() && budget.over())
+    }
+
     /// Applies the budget to the cost of a window.
     pub fn keep_budget(&mut self, cost: &Cost, shares: &Shares) {
         let now = self.started.elapsed();

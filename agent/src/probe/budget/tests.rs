@@ -1,7 +1,7 @@
 use super::*;
 
 /// For probes with a budget of their own.
-const NONE: Shares = Shares { level: None, left: 0 };
+const NONE: Shares = Shares { level: None, left: 0, over: 0 };
 
 /// A probe of 2 % and the seconds that go by.
 struct Run {
@@ -171,7 +171,7 @@ fn only_probes_of_the_agents_budget_rest_for_others() {
     assert_eq!(slicing(BudgetLimit::Shared, true), Slicing::Tolerated);
     assert_eq!([slicing(BudgetLimit::Shared, false), slicing(BudgetLimit::Own(1), true)], [Slicing::Never; 2]);
     let mut budget = Budget::new(BudgetLimit::Shared, true).unwrap();
-    let shares = Shares::of(40_000, vec![5_000, 70_000]);
+    let shares = Shares::of(40_000, vec![5_000, 70_000], 0);
     assert_eq!(budget.look(Duration::from_secs(1), &Cost { times: 8, ..reached(0, 8) }, &shares), None);
     assert_eq!(
         (budget.slicing(), budget.one_of(), budget.over()),
@@ -279,8 +279,8 @@ fn no_budget_is_no_machine_and_odd_numbers_do_no_harm() {
 #[test]
 fn the_budget_is_shared_by_what_each_needs() {
     let limits = |total, costs: &[u64]| {
-        let shares = Shares::of(total, costs.to_vec());
-        costs.iter().map(|cost| shares.limit_ppm(*cost)).collect::<Vec<_>>()
+        let shares = Shares::of(total, costs.to_vec(), 2);
+        costs.iter().map(|cost| shares.limit_ppm(*cost, false)).collect::<Vec<_>>()
     };
     assert_eq!(limits(40, &[0, 10, 20]), [10, 20, 30], "each may take what the others leave");
     assert_eq!(limits(40, &[100, 0, 10]), [30, 30, 30], "one that takes too much gets the rest");
@@ -288,6 +288,12 @@ fn the_budget_is_shared_by_what_each_needs() {
     assert_eq!(limits(40, &[40]), [40]);
     assert_eq!(limits(40, &[]), [0; 0]);
     assert_eq!(limits(0, &[5]), [0]);
+    let shares = Shares::of(40, vec![0, 10, 20], 2);
+    assert_eq!(
+        [0, 10].map(|cost| shares.limit_ppm(cost, true)),
+        [5, 15],
+        "those that are sampled may all take more at once"
+    );
 }
 
 #[test]
@@ -300,11 +306,58 @@ fn a_share_is_another_in_each_window() {
         ..Cost::default()
     };
     let mut look = |second, own: u64, other: u64| {
-        let shares = Shares::of(40_000, vec![own * 10_000, other * 10_000]);
+        let shares = Shares::of(40_000, vec![own * 10_000, other * 10_000], 0);
         budget.look(Duration::from_secs(second), &cost(own), &shares)
     };
     assert_eq!([look(1, 3, 0), look(2, 3, 0), look(3, 3, 1)], [None; 3]);
     assert_eq!([look(4, 3, 3), look(5, 3, 3)], [None, Some(BudgetAction::Sample(1))]);
     let text = "over its share of the budget, 2 % of a CPU (3 % measured): one of 2 events is sampled";
     assert_eq!(budget.text(), text);
+}
+
+/// Seconds of many probes at one hook that is reached 120,000 times a second; gives what each second costs all of them together.
+fn crowd(probes: usize, total_ppm: u64, seconds: u64) -> Vec<u64> {
+    const EVENTS: u64 = 120_000;
+    const ENTRY_NS: u64 = 50;
+    const TAKEN_NS: u64 = 250;
+    const PASSED_OVER_NS: u64 = 8;
+    let mut budgets = vec![Budget::new(BudgetLimit::Shared, true).unwrap(); probes];
+    let mut times = 1;
+    let second = |second| {
+        let events = EVENTS / times;
+        let cost = |budget: &Budget| {
+            let taken = events >> budget.halvings;
+            Cost {
+                window: Duration::from_secs(1),
+                run: Duration::from_nanos(taken * TAKEN_NS + (events - taken) * PASSED_OVER_NS),
+                runs: events,
+                entering: Duration::from_nanos(events * ENTRY_NS / probes as u64),
+                times,
+                ..Cost::default()
+            }
+        };
+        let costs: Vec<Cost> = budgets.iter().map(cost).collect();
+        let over = budgets.iter().filter(|budget| budget.over()).count() as u64;
+        let shares = Shares::of(total_ppm, costs.iter().map(Cost::ppm).collect(), over);
+        for (budget, cost) in budgets.iter_mut().zip(&costs) {
+            budget.look(Duration::from_secs(second), cost, &shares);
+        }
+        times = if budgets.iter().any(|budget| budget.slicing() == Slicing::Wanted) { 8 } else { 1 };
+        costs.iter().map(Cost::ppm).sum()
+    };
+    (0..seconds).map(second).collect()
+}
+
+#[test]
+fn a_crowd_at_one_hook_keeps_the_shared_budget() {
+    for (probes, total_ppm) in [(4, 40_000), (40, 40_000), (40, 20_000), (100, 40_000)] {
+        let settled = crowd(probes, total_ppm, 600).split_off(60);
+        let mean = settled.iter().sum::<u64>() / settled.len() as u64;
+        let worst = settled.iter().max().unwrap();
+        println!("{probes} probes, {total_ppm}: mean {mean}, worst {worst}");
+        assert!(
+            mean <= total_ppm && *worst <= total_ppm * 3,
+            "{probes} probes, {total_ppm}: mean {mean}, worst {worst}"
+        );
+    }
 }
