@@ -6,6 +6,10 @@
 //! runs the old one or the new one, none both, none neither, whatever interrupts or moves the task.
 //!
 //! One of [`PERIOD`] events runs a second dispatcher that takes the time of each function.
+//!
+//! A hook has more programs than one dispatcher can have (the kernel takes 64 maps a program, `MAX_USED_MAPS`)? Then its last step is a
+//! tail call into the entry of another one, for the events that some function there wants: that takes a fifth of the way into an entry
+//! that the hook runs itself.
 
 use crate::asm::{Item, Label, assemble};
 use crate::ir::{Calls, Helper, NumberAt, Size};
@@ -16,7 +20,9 @@ use std::collections::BTreeSet;
 pub use crate::asm::AsmError;
 
 /// Most functions of one dispatcher: each has a bit of the word [`ACTIVE`].
-pub const MAX_BODIES: usize = u64::BITS as usize;
+pub const MAX_BODIES: usize = u64::BITS as usize - 1;
+/// Bit of [`ACTIVE`], and of the words of [`table`], for the entry that follows.
+pub const NEXT_BIT: u8 = 63;
 /// Numbers of system calls that the table has; those beyond are left to the functions. The tables of x86-64 and arm64 end below.
 pub const TABLE_ENTRIES: usize = 512;
 /// One of so many events of a CPU is measured. A prime, so that a load that repeats itself is not always measured at the same place.
@@ -25,6 +31,10 @@ pub const PERIOD: u64 = 61;
 pub const PLAIN: u32 = 0;
 /// See [`PLAIN`]. When the element is empty, the plain dispatcher runs.
 pub const TIMED: u32 = 1;
+/// The entry that follows, if any.
+pub const NEXT: u32 = 2;
+/// Elements of the map of programs.
+pub const PROGRAMS: u32 = 3;
 
 /// Bytes of the value of the words' map: those of all CPUs after a line of its own for what all CPUs read.
 pub fn words_bytes(cpus: u32) -> u32 {
@@ -73,10 +83,10 @@ pub struct Body<'a> {
     pub calls: Option<&'a Calls>,
 }
 
-/// Maps by descriptor. All but the dispatchers are arrays of one element.
+/// Maps by descriptor. All but the programs are arrays of one element.
 #[derive(Clone, Copy, Debug)]
 pub struct Maps {
-    /// Dispatchers.
+    /// Dispatchers, and the entry that follows.
     pub programs: u32,
     /// See [`words_bytes`].
     pub words: u32,
@@ -105,21 +115,36 @@ pub fn entry(maps: &Maps, cpus: u32) -> Result<Vec<u64>, AsmError> {
     code.tail_call(maps, TIMED);
     code.bind(plain);
     code.tail_call(maps, PLAIN);
+    // There is no dispatcher.
+    code.tail_call(maps, NEXT);
     code.leave();
     code.finish(&[])
 }
 
-/// The dispatcher of these functions, in their order. `table` is the descriptor of an array of one element with the words of
-/// [`table`], where some function has [`Body::calls`].
-pub fn plain(maps: &Maps, table: Option<u32>, bodies: &[Body<'_>]) -> Result<Vec<u64>, AsmError> {
+/// What a dispatcher is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    pub maps: Maps,
+    /// An array of one element with the words of [`table`], where some function has [`Body::calls`].
+    pub table: Option<u32>,
+    /// In their order.
+    pub bodies: &'a [Body<'a>],
+    /// Whether it continues with the entry at [`NEXT`].
+    pub has_next: bool,
+}
+
+/// The dispatcher.
+pub fn plain(parts: &Parts<'_>) -> Result<Vec<u64>, AsmError> {
     let mut code = Writer::default();
-    code.select(maps, table, bodies);
+    code.select(parts);
+    let bodies = parts.bodies;
     for (i, body) in bodies.iter().enumerate() {
         let skip = code.fresh();
         code.when_active(body.bit, skip);
         code.run(i);
         code.bind(skip);
     }
+    code.go_on(parts);
     code.bind(OUT);
     code.leave();
     code.finish(bodies)
@@ -128,12 +153,13 @@ pub fn plain(maps: &Maps, table: Option<u32>, bodies: &[Body<'_>]) -> Result<Vec
 /// The same with the functions' code in place of calls: calls and returns, which some processors guard, are much of what it takes
 /// to pass an event over. The verifier has to follow what one function leads to through all that come after it, so
 /// that this is for few and short ones. `None` for others.
-pub fn inline(maps: &Maps, table: Option<u32>, bodies: &[Body<'_>]) -> Option<Vec<u64>> {
+pub fn inline(parts: &Parts<'_>) -> Option<Vec<u64>> {
+    let bodies = parts.bodies;
     if bodies.iter().map(|body| body.code.len()).sum::<usize>() > MAX_INLINE_SLOTS {
         return None;
     }
     let mut code = Writer::default();
-    code.select(maps, table, bodies);
+    code.select(parts);
     // The functions use all registers; their stack ends above these two.
     code.add(Insn::stx(Size::B8, Reg::R10, CONTEXT_AT, Reg::R6));
     code.add(Insn::stx(Size::B8, Reg::R10, BITS_AT, Reg::R7));
@@ -153,6 +179,11 @@ pub fn inline(maps: &Maps, table: Option<u32>, bodies: &[Body<'_>]) -> Option<Ve
         }
         code.bind(skip);
     }
+    if parts.has_next {
+        code.add(Insn::ldx(Size::B8, Reg::R6, Reg::R10, CONTEXT_AT));
+        code.add(Insn::ldx(Size::B8, Reg::R7, Reg::R10, BITS_AT));
+        code.go_on(parts);
+    }
     code.bind(OUT);
     code.leave();
     code.finish(&[]).ok()
@@ -166,17 +197,13 @@ const CONTEXT_AT: i16 = -(crate::ir::MAX_STACK_BYTES as i16) - 8;
 const BITS_AT: i16 = CONTEXT_AT - 8;
 
 /// The same with the time of each function that runs, which it adds to the costs, an array of one element.
-pub fn timed(
-    maps: &Maps,
-    table: Option<u32>,
-    costs: u32,
-    cpus: u32,
-    bodies: &[Body<'_>],
-) -> Result<Vec<u64>, AsmError> {
+pub fn timed(parts: &Parts<'_>, costs: u32, cpus: u32) -> Result<Vec<u64>, AsmError> {
     let mut code = Writer::default();
-    code.select(maps, table, bodies);
+    let bodies = parts.bodies;
+    code.select(parts);
+    let end = code.fresh();
     code.call(Helper::GetSmpProcessorId);
-    code.jump(Insn::jmp_imm(Jump::Ge, Reg::R0, cpus as i32), OUT);
+    code.jump(Insn::jmp_imm(Jump::Ge, Reg::R0, cpus as i32), end);
     code.add(Insn::alu_imm(Width::W64, Alu::Mul, Reg::R0, cost_stride(bodies.len()) as i32));
     code.add(Insn::ld_map_value(Reg::R8, costs, 0));
     code.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R8, Reg::R0));
@@ -190,6 +217,8 @@ pub fn timed(
         code.lap(cost_at(0, bodies.len(), Some(i)));
         code.bind(skip);
     }
+    code.bind(end);
+    code.go_on(parts);
     code.bind(OUT);
     code.leave();
     code.finish(bodies)
@@ -205,10 +234,12 @@ pub fn maps(code: &[u64]) -> BTreeSet<u32> {
 /// Code byte of the load of 64 bits.
 const LD_IMM64: u8 = 0x18;
 
-/// For each number of a system call the bits of the functions that measure it; `None` where each of them has to see each event.
+/// For each number of a system call the bits of the functions that measure it, and of what follows; `None` where each of them has to
+/// see each event.
 pub fn table(bodies: &[Body<'_>]) -> Option<Vec<u64>> {
     number(bodies)?;
-    let all = bodies.iter().filter(|body| body.calls.is_none()).fold(0, |bits, body| bits | 1u64 << body.bit);
+    let all =
+        bodies.iter().filter(|body| body.calls.is_none()).fold(1 << NEXT_BIT, |bits, body| bits | 1u64 << body.bit);
     let mut words = vec![all; TABLE_ENTRIES];
     for body in bodies {
         for number in body.calls.iter().flat_map(|calls| &calls.numbers) {
@@ -218,6 +249,11 @@ pub fn table(bodies: &[Body<'_>]) -> Option<Vec<u64>> {
         }
     }
     Some(words)
+}
+
+/// Whether a function wants events of this number of a system call.
+pub fn wants(calls: Option<&Calls>, number: usize) -> bool {
+    calls.is_none_or(|calls| calls.numbers.iter().any(|wanted| *wanted as usize == number))
 }
 
 /// Where the events of a hook have their number. Functions at one hook agree in it.
@@ -268,7 +304,8 @@ impl Writer {
     }
 
     /// Puts the context into register 6, and the bits of the functions that are to run into register 7. Leaves when there are none.
-    fn select(&mut self, maps: &Maps, table: Option<u32>, bodies: &[Body<'_>]) {
+    fn select(&mut self, parts: &Parts<'_>) {
+        let Parts { maps, table, bodies, .. } = *parts;
         self.add(Insn::mov(Reg::R6, Reg::R1));
         self.add(Insn::ld_map_value(Reg::R1, maps.words, ACTIVE));
         self.add(Insn::ldx(Size::B8, Reg::R7, Reg::R1, 0));
@@ -307,6 +344,14 @@ impl Writer {
         self.add(Insn::alu_imm(Width::W64, Alu::Rsh, Reg::R1, bit.into()));
         self.add(Insn::alu_imm(Width::W64, Alu::And, Reg::R1, 1));
         self.jump(Insn::jmp_imm(Jump::Eq, Reg::R1, 0), skip);
+    }
+
+    /// Continues with the entry that follows, if one is there and wants the event.
+    fn go_on(&mut self, parts: &Parts<'_>) {
+        if parts.has_next {
+            self.when_active(NEXT_BIT, OUT);
+            self.tail_call(&parts.maps, NEXT);
+        }
     }
 
     fn run(&mut self, body: usize) {
@@ -395,16 +440,18 @@ mod tests {
         let narrow = calls(&[3]);
         let bodies: Vec<Body<'_>> = codes
             .iter()
-            .zip([0, 5, 63])
+            .zip([0, 5, 62])
             .map(|(code, bit)| Body { code, bit, calls: (bit == 5).then_some(&narrow) })
             .collect();
-        for table in [None, Some(9)] {
-            assert_eq!(called(&plain(&MAPS, table, &bodies).unwrap()), [10, 20, 30]);
-            assert_eq!(called(&timed(&MAPS, table, 6, 4, &bodies).unwrap()), [10, 20, 30]);
+        let parts = |table, has_next| Parts { maps: MAPS, table, bodies: &bodies, has_next };
+        for parts in [None, Some(9)].map(|table| [false, true].map(|next| parts(table, next))).as_flattened() {
+            assert_eq!(called(&plain(parts).unwrap()), [10, 20, 30]);
+            assert_eq!(called(&timed(parts, 6, 4).unwrap()), [10, 20, 30]);
         }
-        let all = plain(&MAPS, Some(9), &bodies).unwrap();
+        let all = plain(&parts(Some(9), false)).unwrap();
         assert_eq!(maps(&all), [8, 9].into(), "words and table");
-        assert_eq!(maps(&timed(&MAPS, None, 6, 4, &bodies).unwrap()), [6, 8].into(), "costs and words");
+        assert_eq!(maps(&plain(&parts(None, true)).unwrap()), [7, 8].into(), "programs and words");
+        assert_eq!(maps(&timed(&parts(None, false), 6, 4).unwrap()), [6, 8].into(), "costs and words");
         assert_eq!(maps(&entry(&MAPS, 4).unwrap()), [7, 8].into());
     }
 
@@ -413,7 +460,8 @@ mod tests {
         let codes = [function(10), function(20)];
         let bodies: Vec<Body<'_>> =
             codes.iter().zip([0, 40]).map(|(code, bit)| Body { code, bit, calls: None }).collect();
-        let code = inline(&MAPS, None, &bodies).unwrap();
+        let parts = Parts { maps: MAPS, table: None, bodies: &bodies, has_next: false };
+        let code = inline(&parts).unwrap();
         let all = program(&code);
         assert_eq!(all.iter().filter(|insn| insn.op == Op::Exit).count(), 1, "its own");
         let marks = all.iter().filter(|insn| insn.dst == Reg::R2 && [10, 20].contains(&insn.imm));
@@ -423,7 +471,7 @@ mod tests {
         let next = &all[end + 1];
         assert_eq!((next.dst, next.src, next.off), (Reg::R7, Reg::R10, BITS_AT));
         let long = vec![slots(&[Insn::exit()])[0]; MAX_INLINE_SLOTS + 1];
-        assert_eq!(inline(&MAPS, None, &[Body { code: &long, bit: 0, calls: None }]), None);
+        assert_eq!(inline(&Parts { bodies: &[Body { code: &long, bit: 0, calls: None }], ..parts }), None);
     }
 
     #[test]
@@ -433,7 +481,9 @@ mod tests {
         let body = |bit, calls| Body { code: &code, bit, calls };
         let words = table(&[body(1, Some(&first)), body(2, Some(&second)), body(6, None)]).unwrap();
         assert_eq!(words.len(), TABLE_ENTRIES);
-        let at = |number: usize| words[number];
+        let follows = 1 << NEXT_BIT;
+        assert!(words.iter().all(|word| word & follows != 0), "until it is known what follows");
+        let at = |number: usize| words[number] & !follows;
         assert_eq!([0, 1, 3, 511].map(at), [0b100_0010, 0b100_0000, 0b100_0110, 0b100_0100]);
         assert_eq!(table(&[body(0, None)]), None, "there is nothing to spare");
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 pub struct Use {
     pub run_ns: f64,
     pub runs: f64,
-    /// Events at its hook.
+    /// Ways into the hook: events, of which those that came by a tail call are a part of one.
     pub events: f64,
     /// Programs that run there now, which share the cost of reaching them.
     pub sharers: usize,

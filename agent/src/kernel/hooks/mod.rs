@@ -118,9 +118,8 @@ impl Hooks {
         let at = match state.parts.iter().rposition(|part| part.is_shared_at(attach) && part.has_room(&maps)) {
             Some(at) => at,
             None => {
-                let mut part = Part::new(attach, program, self.cpus)?;
-                part.attach(attacher)?;
-                state.push(part)
+                let part = Part::new(attach, program, self.cpus)?;
+                state.put(part, attacher)?
             }
         };
         self.member(&mut state, at, body)
@@ -156,10 +155,11 @@ impl Hooks {
             let slots = part.build();
             apart.extend(slots.into_iter().map(|slot| (part.hook().clone(), slot)));
         }
-        state.parts.retain(|part| !part.is_empty());
         for (attach, slot) in apart {
             self.set_apart(state, &attach, slot);
         }
+        state.clean();
+        state.let_on();
         // Before one may run that must not miss an event.
         self.settle(state);
         let mut waiting: Vec<u64> = state.parts.iter().flat_map(Part::waiting).collect();
@@ -188,17 +188,27 @@ impl Hooks {
         let State { parts, slicing, .. } = state;
         slicing.retain(|(of, _)| parts.iter().any(|part| part.has_weights(of)));
         let granted = granted(parts, slicing);
-        let is_granted = |of: &Arc<Control>| granted.iter().any(|other| Arc::ptr_eq(of, other));
-        let times = |of: &Arc<Control>| if is_granted(of) { slices::TIMES } else { 1 };
+        let is_granted = |of: &Arc<Control>| has(&granted, of);
+        // What does not rest with its hooks rests at them.
+        let wanted = slicing.iter().filter(|(of, slicing)| *slicing == Slicing::Wanted && !is_granted(of));
+        let alone: Vec<Arc<Control>> = wanted.map(|(of, _)| of.clone()).collect();
+        let times = |of: &Arc<Control>| if is_granted(of) || has(&alone, of) { slices::TIMES } else { 1 };
         let changed: Vec<Arc<Control>> =
             slicing.iter().filter(|(of, _)| of.times() != times(of)).map(|(of, _)| of.clone()).collect();
-        for part in parts.iter_mut().filter(|part| changed.iter().any(|of| part.has_weights(of))) {
-            part.rest();
+        let rest: Vec<bool> =
+            (0..parts.len()).map(|at| group(parts, at).any(|part| part.weights().flatten().any(is_granted))).collect();
+        for (part, rests) in
+            parts.iter_mut().zip(&rest).filter(|(part, _)| changed.iter().any(|of| part.has_weights(of)))
+        {
+            match *rests || !part.is_always() {
+                true => part.rest(),
+                false => part.hold_programs(&changed),
+            }
         }
         changed.iter().for_each(|of| weigh(of, times(of)));
-        for part in parts.iter_mut() {
-            let is_sliced = part.weights().flatten().any(is_granted);
-            match is_sliced {
+        for (part, rests) in parts.iter_mut().zip(rest) {
+            part.slice_programs(&alone);
+            match rests && part.is_first() {
                 true => part.slice(),
                 false => part.stay(),
             }
@@ -229,18 +239,15 @@ impl Hooks {
     fn set_apart(&self, state: &mut State, attach: &Attach, slot: Slot) {
         let name = slot.name().to_owned();
         let sibling = state.parts.iter().find(|part| part.is_shared_at(attach));
-        let made = sibling.ok_or_else(|| io::Error::other("the hook is gone").into()).and_then(|sibling| {
-            let mut part = sibling.twin(self.cpus)?;
-            part.attach(&mut Attacher::new())?;
-            Ok::<_, HookError>(part)
-        });
+        let twin =
+            sibling.ok_or_else(|| io::Error::other("the hook is gone").into()).and_then(|one| one.twin(self.cpus));
+        let made = twin.and_then(|part| state.put(part, &mut Attacher::new()));
         match made {
-            Ok(mut part) => {
-                part.add(slot);
+            Ok(at) => {
+                state.parts[at].add(slot);
                 // Alone it cannot be too complex: it was verified so.
-                part.build();
+                state.parts.iter_mut().filter(|part| part.is_changed()).for_each(|part| _ = part.build());
                 tracing::warn!(program = name, hook = %attach, "runs beside the other programs of its hook");
-                state.parts.push(part);
             }
             Err(error) => tracing::error!(program = name, hook = %attach, %error, "does not run"),
         }
@@ -275,6 +282,57 @@ impl State {
         self.parts.len() - 1
     }
 
+    /// Adds another entry to a hook: behind those that are there, else at the hook itself. Returns where it lies.
+    fn put(&mut self, mut part: Part, attacher: &mut Attacher) -> Result<usize, HookError> {
+        let hook = part.hook().clone();
+        let last = self.parts.iter_mut().rfind(|last| last.is_shared_at(&hook) && !last.has_next());
+        match last.filter(|_| part.can_go_on()) {
+            Some(last) => {
+                part.follow();
+                last.set_next(Some(&part.entry()?))?;
+            }
+            None => part.attach(attacher)?,
+        }
+        Ok(self.push(part))
+    }
+
+    /// Drops the entries without programs, unless others follow them.
+    fn clean(&mut self) {
+        while let Some(at) = self.parts.iter().position(|part| part.is_empty() && !(part.is_first() && part.has_next()))
+        {
+            if let Err(error) = self.bridge(at) {
+                // It leads to what follows.
+                tracing::error!(hook = %self.parts[at].hook(), %error, "an entry without programs stays at the hook");
+                return;
+            }
+            self.parts.remove(at);
+        }
+    }
+
+    /// Lets the entry before this one go on with the one behind it.
+    fn bridge(&mut self, at: usize) -> io::Result<()> {
+        let part = &self.parts[at];
+        if part.is_first() {
+            return Ok(());
+        }
+        let hook = part.hook().clone();
+        let chained = |part: &Part| part.is_shared_at(&hook) && part.is_chained();
+        let next = self.parts[at + 1..].iter().find(|part| chained(part)).map(Part::entry).transpose()?;
+        match self.parts[..at].iter_mut().rfind(|part| chained(part)) {
+            Some(before) => before.set_next(next.as_ref()),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets the events go on from entry to entry that are wanted behind it.
+    fn let_on(&self) {
+        let firsts = self.parts.iter().filter(|part| part.is_first() && part.has_next());
+        for first in firsts {
+            let chain = self.parts.iter().filter(|part| part.is_shared_at(first.hook()) && part.is_chained());
+            chain.rev().fold(None, |next, part| Some(part.let_on(next)));
+        }
+    }
+
     /// When the next entry is to be attached or detached.
     fn due(&self) -> Option<Instant> {
         self.parts.iter().filter_map(Part::due).min()
@@ -288,14 +346,13 @@ impl State {
 /// The probes that see events for a share of the time: those that want it and, where they share a hook with one that does, those that
 /// tolerate it; without those that begin a measurement at a hook where some program must see all events.
 fn granted(parts: &[Part], slicing: &[(Arc<Control>, Slicing)]) -> Vec<Arc<Control>> {
-    let has = |all: &[Arc<Control>], of: &Arc<Control>| all.iter().any(|other| Arc::ptr_eq(of, other));
     let wanted = slicing.iter().filter(|(_, slicing)| *slicing == Slicing::Wanted);
     let mut granted: Vec<Arc<Control>> = wanted.map(|(of, _)| of.clone()).collect();
     let tolerates = |of: &Arc<Control>| slicing.iter().any(|(s, how)| Arc::ptr_eq(s, of) && *how != Slicing::Never);
     // Those that come in bring in those at their other hooks.
     let mut at = 0;
     while let Some(of) = granted.get(at).cloned() {
-        for beside in parts.iter().filter(|part| part.has_weights(&of)).flat_map(Part::weights).flatten() {
+        for beside in groups(parts, &of).flat_map(Part::weights).flatten() {
             if tolerates(beside) && !has(&granted, beside) {
                 granted.push(beside.clone());
             }
@@ -304,13 +361,28 @@ fn granted(parts: &[Part], slicing: &[(Arc<Control>, Slicing)]) -> Vec<Arc<Contr
     }
     loop {
         let rests = |part: &Part| part.can_rest() && part.weights().all(|of| of.is_some_and(|of| has(&granted, of)));
-        let left: Vec<Arc<Control>> =
-            granted.iter().filter(|of| parts.iter().filter(|part| part.has_weights(of)).all(rests)).cloned().collect();
+        let left: Vec<Arc<Control>> = granted.iter().filter(|of| groups(parts, of).all(rests)).cloned().collect();
         if left.len() == granted.len() {
             return granted;
         }
         granted = left;
     }
+}
+
+fn has(all: &[Arc<Control>], of: &Arc<Control>) -> bool {
+    all.iter().any(|other| Arc::ptr_eq(of, other))
+}
+
+/// The entries that are attached and detached together with one.
+fn group(parts: &[Part], at: usize) -> impl Iterator<Item = &Part> {
+    let one = &parts[at];
+    let is_in = move |part: &&Part| part.is_chained() && one.is_chained() && part.is_shared_at(one.hook());
+    parts.iter().enumerate().filter(move |(other, part)| *other == at || is_in(part)).map(|(_, part)| part)
+}
+
+/// The same for all entries at which a measurement with these weights begins.
+fn groups<'a>(parts: &'a [Part], of: &Arc<Control>) -> impl Iterator<Item = &'a Part> {
+    (0..parts.len()).filter(move |at| parts[*at].has_weights(of)).flat_map(|at| group(parts, at))
 }
 
 fn weigh(of: &Control, times: u64) {
@@ -326,7 +398,8 @@ fn switch_in_time(hooks: Weak<Hooks>) {
         let mut state = hooks.lock();
         let now = Instant::now();
         // Each call that begins also ends, where no slices are.
-        let ends = state.parts.iter().find(|part| part.hook().event() == Some("sys_exit") && part.due().is_none());
+        let is_end = |part: &&Part| part.hook().event() == Some("sys_exit") && part.is_first() && part.is_always();
+        let ends = state.parts.iter().find(is_end);
         let ends = ends.map(Part::events);
         for part in state.parts.iter_mut().filter(|part| part.due().is_some_and(|due| due <= now)) {
             let all = ends.filter(|_| part.hook().event() == Some("sys_enter"));

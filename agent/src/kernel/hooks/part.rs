@@ -1,5 +1,5 @@
-//! One entry at a hook with the dispatcher behind it. A hook has one of them, or more where the verifier cannot follow all of its
-//! programs at once.
+//! One entry at a hook with the dispatcher behind it. A hook has one of them, or more where the kernel does not take all of its
+//! programs at once: then one follows the other, and the hook runs the first.
 
 use super::meter::{self, Sum, Use};
 use super::slices::{self, Events, Slices};
@@ -10,7 +10,7 @@ use crate::kernel::mmap::Values;
 use crate::kernel::sys::KernelMap;
 use crate::kernel::sys::map::{MMAPABLE, MapSpec, kind as map_kind};
 use crate::kernel::sys::prog::{self, ProgSpec};
-use kstrobe_ebpf::dispatch::{self, Maps};
+use kstrobe_ebpf::dispatch::{self, Maps, Parts};
 use kstrobe_ebpf::typed::Attach;
 use std::collections::BTreeSet;
 use std::io;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Maps of the programs of one dispatcher. The kernel takes 64 maps a program (`MAX_USED_MAPS`), of which three are the hook's own.
-const MAX_MAPS: usize = 64 - 3;
+/// Maps of the programs of one dispatcher. The kernel takes 64 maps a program (`MAX_USED_MAPS`), of which four are the hook's own.
+const MAX_MAPS: usize = 64 - 4;
 
 /// A probe's program at the hook.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(super) struct Slot {
     maps: BTreeSet<u32>,
     bit: u8,
     state: Run,
+    /// It runs for a share of the time, at a hook that does not rest.
+    rests: bool,
     /// Costs of dispatchers that are gone.
     before: Sum,
     /// The most that was reported: what the clock takes off is an average, and a count never goes back.
@@ -52,11 +54,15 @@ enum Run {
 impl Slot {
     pub(super) fn new(id: u64, body: Body) -> Slot {
         let maps = dispatch::maps(&body.code);
-        Slot { id, body, maps, bit: 0, state: Run::Held, before: Sum::default(), most_ns: 0.0 }
+        Slot { id, body, maps, bit: 0, state: Run::Held, rests: false, before: Sum::default(), most_ns: 0.0 }
     }
 
     pub(super) fn name(&self) -> &str {
         &self.body.name
+    }
+
+    fn is_one_of(&self, weights: &[Arc<Control>]) -> bool {
+        self.body.begins.as_ref().is_some_and(|begins| weights.iter().any(|of| Arc::ptr_eq(begins, of)))
     }
 
     fn as_body(&self) -> dispatch::Body<'_> {
@@ -123,13 +129,20 @@ struct Dispatcher {
     timed: Timed,
     /// It is the only program itself.
     alone: bool,
+    /// It continues with the entry that follows.
+    goes_on: bool,
 }
+
+/// Which system calls the programs of an entry, or of those that follow it, want; `None` for all events.
+pub(super) type Wanted = Option<Vec<bool>>;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Part {
     attach: Attach,
     shared: bool,
+    place: Place,
+    has_next: bool,
     kind: Kind,
     // Before the programs: dropped first.
     links: Vec<Link>,
@@ -143,7 +156,20 @@ pub(super) struct Part {
     /// Readings of the clock in dispatchers that are gone.
     clock_before: Sum,
     standing: Standing,
+    /// When programs run that rest where the entry does not.
+    bits: Option<Slices>,
 }
+
+/// What runs an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Hook,
+    /// The entry before it.
+    Follows,
+}
+
+/// What running the entry costs, as a share of what the hook takes to run one: it is reached by a tail call.
+const FOLLOWING: f64 = 0.2;
 
 /// When the entry is attached.
 #[derive(Debug)]
@@ -174,7 +200,7 @@ impl Part {
             kind: map_kind::PROG_ARRAY,
             key_bytes: 4,
             value_bytes: 4,
-            entries: 2,
+            entries: dispatch::PROGRAMS,
             name: "ks_programs",
             ..MapSpec::default()
         };
@@ -186,6 +212,8 @@ impl Part {
         Ok(Part {
             attach: attach.clone(),
             shared: false,
+            place: Place::Hook,
+            has_next: false,
             kind,
             links: Vec::new(),
             entry,
@@ -197,6 +225,7 @@ impl Part {
             cpus,
             clock_before: Sum::default(),
             standing: Standing::Always,
+            bits: None,
         })
     }
 
@@ -205,6 +234,70 @@ impl Part {
         self.links = attacher.attach(self.entry.as_fd(), &self.attach)?;
         self.shared = true;
         Ok(())
+    }
+
+    /// Whether the kernel takes dispatchers that have functions and go on with another entry, which those before 5.10 do not (on arm64,
+    /// before 6.0).
+    pub(super) fn can_go_on(&self) -> bool {
+        // r0 = 0; exit
+        const FUNCTION: [u64; 2] = [0xb7, 0x95];
+        let bodies = [dispatch::Body { code: &FUNCTION, bit: 0, calls: None }];
+        let parts = Parts { maps: self.maps(), table: None, bodies: &bodies, has_next: true };
+        dispatch::plain(&parts).is_ok_and(|code| load(&self.attach, &self.kind, "ks_hook", &code).is_ok())
+    }
+
+    /// Lets the entry serve all probes at the hook, run by one that is told so by [`Part::set_next`].
+    pub(super) fn follow(&mut self) {
+        (self.shared, self.place) = (true, Place::Follows);
+    }
+
+    /// Whether it follows, or is followed: then all entries of the hook are one.
+    pub(super) fn is_chained(&self) -> bool {
+        self.place == Place::Follows || self.has_next
+    }
+
+    /// Whether the hook runs the entry itself.
+    pub(super) fn is_first(&self) -> bool {
+        self.place == Place::Hook
+    }
+
+    pub(super) fn has_next(&self) -> bool {
+        self.has_next
+    }
+
+    /// Says which entry follows. A dispatcher that does not go on is made anew by the next [`Part::build`].
+    pub(super) fn set_next(&mut self, next: Option<&OwnedFd>) -> io::Result<()> {
+        match next {
+            Some(entry) => self.put(dispatch::NEXT, entry)?,
+            None if self.has_next => self.clear(dispatch::NEXT)?,
+            None => {}
+        }
+        self.has_next = next.is_some();
+        self.changed |= self.has_next && !self.dispatcher.goes_on && !self.slots.is_empty();
+        self.write_active();
+        Ok(())
+    }
+
+    /// Lets the events go on that what follows wants. Gives what this one and those that follow it want.
+    pub(super) fn let_on(&self, next: Option<Wanted>) -> Wanted {
+        let goes_on = |number: usize| match &next {
+            None => false,
+            Some(None) => true,
+            Some(Some(wanted)) => wanted[number],
+        };
+        if let Some(table) = &self.dispatcher.table {
+            const BIT: u64 = 1 << dispatch::NEXT_BIT;
+            for (number, word) in table.values.words().iter().enumerate().take(dispatch::TABLE_ENTRIES) {
+                match goes_on(number) {
+                    true => word.fetch_or(BIT, Ordering::SeqCst),
+                    false => word.fetch_and(!BIT, Ordering::SeqCst),
+                };
+            }
+        }
+        let is_all = self.slots.iter().any(|slot| slot.body.calls.is_none()) || matches!(next, Some(None));
+        let wants = |slot: &Slot, number| dispatch::wants(slot.body.calls.as_ref(), number);
+        let any = |number| goes_on(number) || self.slots.iter().any(|slot| wants(slot, number));
+        (!is_all).then(|| (0..dispatch::TABLE_ENTRIES).map(any).collect())
     }
 
     /// Whether it can be attached for a share of the time.
@@ -233,6 +326,29 @@ impl Part {
         }
     }
 
+    /// Lets the programs with these weights run in slices of time from now on, of which none is yet, and no others.
+    pub(super) fn slice_programs(&mut self, weights: &[Arc<Control>]) {
+        self.slots.iter_mut().for_each(|slot| slot.rests = slot.is_one_of(weights));
+        match self.slots.iter().any(|slot| slot.rests) {
+            true => {
+                self.bits.get_or_insert_with(|| Slices::new(Instant::now(), chance()));
+            }
+            false => self.bits = None,
+        }
+        self.write_active();
+    }
+
+    /// Lets no program with these weights run until [`Part::slice_programs`].
+    pub(super) fn hold_programs(&mut self, weights: &[Arc<Control>]) {
+        self.slots.iter_mut().filter(|slot| slot.is_one_of(weights)).for_each(|slot| slot.rests = true);
+        match &mut self.bits {
+            Some(slices) if slices.is_attached() => slices.switched(Instant::now(), chance(), None),
+            Some(_) => {}
+            None => self.bits = Some(Slices::new(Instant::now(), chance())),
+        }
+        self.write_active();
+    }
+
     /// Attaches the entry in slices of time from now on.
     pub(super) fn slice(&mut self) {
         if !matches!(self.standing, Standing::Slices(_)) {
@@ -244,7 +360,7 @@ impl Part {
     /// Attaches the entry for good where it is not.
     pub(super) fn stay(&mut self) {
         self.standing = Standing::Always;
-        if self.shared && self.links.is_empty() && !self.attach_again(&mut Attacher::new()) {
+        if self.shared && self.is_first() && self.links.is_empty() && !self.attach_again(&mut Attacher::new()) {
             self.standing = Standing::Missing(Instant::now() + slices::AGAIN);
         }
     }
@@ -260,23 +376,33 @@ impl Part {
         true
     }
 
-    /// When the entry is to be attached or detached.
+    /// Whether the entry is attached at any time.
+    pub(super) fn is_always(&self) -> bool {
+        matches!(self.standing, Standing::Always)
+    }
+
+    /// When the entry is to be attached or detached, or programs that rest are to run or not.
     pub(super) fn due(&self) -> Option<Instant> {
-        match &self.standing {
+        let entry = match &self.standing {
             Standing::Always => None,
             Standing::Missing(due) => Some(*due),
             Standing::Slices(slices) => Some(slices.due()),
-        }
+        };
+        entry.into_iter().chain(self.bits.as_ref().map(Slices::due)).min()
     }
 
-    /// Attaches the entry, or detaches it, when that is due.
+    /// Attaches the entry, or detaches it, when that is due; the same for programs that rest.
     /// `all` are the events so far of a hook that sees each of its own as well, at any time.
     pub(super) fn switch(&mut self, attacher: &mut Attacher, all: Option<f64>) {
         let begin = Instant::now();
+        if let Some(slices) = self.bits.as_mut().filter(|slices| slices.due() <= begin) {
+            slices.switched(begin, chance(), None);
+            self.write_active();
+        }
         let is_attached = match &self.standing {
-            Standing::Always => return,
-            Standing::Missing(_) => return self.stay(),
-            Standing::Slices(slices) => slices.is_attached(),
+            Standing::Missing(due) if *due <= begin => return self.stay(),
+            Standing::Slices(slices) if slices.due() <= begin => slices.is_attached(),
+            _ => return,
         };
         let (done, at) = match is_attached {
             true => {
@@ -366,7 +492,10 @@ impl Part {
     }
 
     fn write_active(&self) {
-        let bits = self.slots.iter().filter(|slot| slot.state == Run::Running).fold(0u64, |bits, s| bits | 1 << s.bit);
+        let is_slice = self.bits.as_ref().is_some_and(Slices::is_attached);
+        let runs = |slot: &&Slot| slot.state == Run::Running && (is_slice || !slot.rests);
+        let next = u64::from(self.has_next) << dispatch::NEXT_BIT;
+        let bits = self.slots.iter().filter(runs).fold(next, |bits, slot| bits | 1 << slot.bit);
         if let Some(word) = self.words.values.words().get(dispatch::ACTIVE as usize / 8) {
             word.store(bits, Ordering::SeqCst);
         }
@@ -430,8 +559,8 @@ impl Part {
         // One that measures some system calls has the table before it: to see there that a call is another is cheaper than
         // the function's own comparisons. If the verifier refuses the two together, it runs as it was verified.
         match &self.slots[..] {
-            [only] if only.body.calls.is_none() => self.be_alone(),
-            [_] => self.dispatch().or_else(|_| self.be_alone()),
+            [only] if only.body.calls.is_none() && !self.has_next => self.be_alone(),
+            [_] if !self.has_next => self.dispatch().or_else(|_| self.be_alone()),
             _ => self.dispatch(),
         }
     }
@@ -448,19 +577,20 @@ impl Part {
         let bodies: Vec<_> = self.slots.iter().map(Slot::as_body).collect();
         let table = table(&bodies)?;
         let descriptor = table.as_ref().map(Words::descriptor);
-        let inlined = dispatch::inline(&self.maps(), descriptor, &bodies);
+        let parts = Parts { maps: self.maps(), table: descriptor, bodies: &bodies, has_next: self.has_next };
+        let inlined = dispatch::inline(&parts);
         let inlined = inlined.and_then(|code| load(&self.attach, &self.kind, "ks_hook", &code).ok());
         let program = match inlined {
             Some(program) => program,
             // The verifier may take as functions what it cannot follow through each other.
             None => {
-                let code = dispatch::plain(&self.maps(), descriptor, &bodies).map_err(HookError::Code)?;
+                let code = dispatch::plain(&parts).map_err(HookError::Code)?;
                 load(&self.attach, &self.kind, "ks_hook", &code)?
             }
         };
         self.put(dispatch::PLAIN, &program)?;
         let slots = self.slots.iter().map(|slot| slot.id).collect();
-        self.dispatcher = Dispatcher { slots, table, ..Dispatcher::default() };
+        self.dispatcher = Dispatcher { slots, table, goes_on: self.has_next, ..Dispatcher::default() };
         Ok(())
     }
 
@@ -478,7 +608,9 @@ impl Part {
             None => table(&bodies)?,
         };
         let descriptor = table.as_ref().map(Words::descriptor);
-        let code = dispatch::timed(&self.maps(), descriptor, costs.descriptor(), self.cpus, &bodies);
+        let has_next = self.dispatcher.goes_on;
+        let parts = Parts { maps: self.maps(), table: descriptor, bodies: &bodies, has_next };
+        let code = dispatch::timed(&parts, costs.descriptor(), self.cpus);
         self.dispatcher.table = table;
         let program = load(&self.attach, &self.kind, "ks_timed", &code.map_err(HookError::Code)?)?;
         self.put(dispatch::TIMED, &program)?;
@@ -516,13 +648,14 @@ impl Part {
         let at = self.dispatcher.slots.iter().position(|known| *known == id)?;
         let (clock, counted) = (self.clock_before.plus(self.counted(None)), self.counted(Some(at)));
         let events = self.events();
+        let way = if self.is_first() { 1.0 } else { FOLLOWING };
         let sharers = self.slots.iter().filter(|slot| slot.state == Run::Running).count();
         let is_timed = matches!(self.dispatcher.timed, Timed::Costs(_));
         let slot = self.slots.iter_mut().find(|slot| slot.id == id)?;
         if !is_timed && slot.before.samples == 0 {
             return None;
         }
-        let used = slot.before.plus(counted).used(clock, events, sharers.max(1));
+        let used = slot.before.plus(counted).used(clock, events * way, sharers.max(1));
         slot.most_ns = slot.most_ns.max(used.run_ns);
         Some(Use { run_ns: slot.most_ns, ..used })
     }
