@@ -84,7 +84,7 @@ pub struct Budget {
     /// Whether its programs can pass events over.
     can_sample: bool,
     halvings: u32,
-    /// Reaching its hooks alone costs more than its limit: they are to be attached in slices of time where measurements begin.
+    /// What sampling does not lower costs more than its limit: its measurements are to begin in slices of time.
     wants_slices: bool,
     /// [`Cost::times`] of the last window.
     times: u64,
@@ -155,7 +155,7 @@ impl Budget {
         self.times = cost.times.max(1);
         let left = self.left(cost);
         let is_kept = used <= self.limit_ppm || self.can_sample && left.is_kept(self.limit_ppm);
-        if is_kept && !self.needs_slices(&left) {
+        if is_kept && !(self.can_slice(&left) && left.fixed > self.limit_ppm) {
             return self.within(now, used, &left);
         }
         self.calm = 0;
@@ -170,7 +170,10 @@ impl Budget {
         self.judged = (cheapest.ppm(), self.limit_ppm);
         self.throttled += 1;
         let breakpoints = left.breakpoints > self.limit_ppm;
-        if breakpoints || !self.can_sample || self.halvings == MAX_HALVINGS && !self.needs_slices(&left) {
+        // What is passed over can take longer than thought: at hooks that are reached seldom, little of it is in the caches.
+        let is_least = self.halvings == MAX_HALVINGS;
+        let needs_slices = self.can_slice(&left) && (left.fixed > self.limit_ppm || is_least);
+        if breakpoints || !self.can_sample || is_least && !needs_slices {
             self.is_short = self.can_sample && !breakpoints;
             self.suspended_until = Some(now + self.pause());
             return Some(BudgetAction::Suspend);
@@ -178,7 +181,7 @@ impl Budget {
         if self.halvings == 0 && self.times == 1 {
             self.full_ns = cheapest.run_ns();
         }
-        if self.needs_slices(&left) {
+        if needs_slices {
             self.wants_slices = true;
             return Some(BudgetAction::Sample(self.halvings));
         }
@@ -186,9 +189,9 @@ impl Budget {
         Some(BudgetAction::Sample(self.halvings))
     }
 
-    /// Whether to reach its hooks costs too much, whatever its programs do there.
-    fn needs_slices(&self, left: &Left) -> bool {
-        self.can_sample && !self.wants_slices && left.fixed > self.limit_ppm && left.breakpoints <= self.limit_ppm
+    /// Whether slices of time would lower what sampling does not.
+    fn can_slice(&self, left: &Left) -> bool {
+        self.can_sample && !self.wants_slices && left.breakpoints <= self.limit_ppm
     }
 
     /// How it stands to slices of time. A probe with a budget of its own is not made to rest for others.
@@ -225,7 +228,8 @@ impl Budget {
         }
         // Twice the events must still leave half of the budget, or it would go back and forth. Out of slices, reaching the hooks
         // costs at most so many times as much.
-        let needs_no_slices = self.wants_slices && left.fixed.saturating_mul(self.times) <= self.limit_ppm;
+        let outside = if self.halvings == MAX_HALVINGS { used } else { left.fixed };
+        let needs_no_slices = self.wants_slices && outside.saturating_mul(self.times) <= self.limit_ppm;
         let is_calm = used <= self.limit_ppm && (needs_no_slices || left.taken <= left.room(self.limit_ppm) / 4);
         self.calm = if is_calm { self.calm + 1 } else { 0 };
         if self.halvings == 0 && !needs_no_slices || self.calm < CALM_WINDOWS {
