@@ -246,7 +246,7 @@ impl Part {
         dispatch::plain(&parts).is_ok_and(|code| load(&self.attach, &self.kind, "ks_hook", &code).is_ok())
     }
 
-    /// Lets the entry serve all probes at the hook, run by one that is told so by [`Part::set_next`].
+    /// Lets the entry serve all probes at the hook: the entry that [`Part::set_next`] names it in runs it.
     pub(super) fn follow(&mut self) {
         (self.shared, self.place) = (true, Place::Follows);
     }
