@@ -112,6 +112,13 @@ fn root_capture_has_stacks_and_obeys_triggers() {
     let (trace, said) = first.end();
     assert_eq!((count(&trace, "sys_enter_getppid"), count(&trace, "kernel_stack")), (50, 50), "{said}");
 
+    // An option of tracing is one of the recording alone.
+    let words = ["-e", "syscalls:sys_enter_getppid", "-O", "userstacktrace", "-P", &pid];
+    let with_option = Capture::start(&folder, &words);
+    getppid_calls(50);
+    let (trace, said) = with_option.end();
+    assert_eq!((count(&trace, "sys_enter_getppid"), count(&trace, "user_stack")), (50, 50), "{said}");
+
     // A flight recorder keeps what was before its end, and nothing after.
     let stop = "syscalls:sys_enter_getpgid if pid == 4242";
     let words = ["-e", "syscalls:sys_enter_getppid", "-P", &pid, "--flight", "--stop-on", stop];
@@ -202,6 +209,7 @@ fn root_capture_that_is_killed_is_swept_and_others_are_left_alone() {
     killed.child.wait().unwrap();
     let of = |capture: &Capture| capture.instances().len();
     assert_eq!((of(&killed), of(&lives)), (1, 1));
+    let folder = Folder::new();
     let (_, done) = capture(&folder, &["-e", "sched:sched_process_exec", "true"]);
     assert!(done.err.contains("removed what a killed recorder left: tracing instance kstrobe-"), "{}", done.err);
     assert_eq!((of(&killed), of(&lives)), (0, 1), "the living one stays");
@@ -214,6 +222,35 @@ fn root_capture_that_is_killed_is_swept_and_others_are_left_alone() {
 
 #[test]
 #[ignore = "needs root"]
+fn root_a_killed_recording_is_rescued_with_every_record() {
+    let pid = std::process::id().to_string();
+    let all = ["-e", "syscalls:sys_enter_getppid", "-P", &pid];
+    for words in [&all[..], &[&all[..], &["--flight"]].concat()] {
+        let folder = Folder::new();
+        let mut killed = Capture::start(&folder, words);
+        getppid_calls(200_000);
+        killed.child.kill().unwrap();
+        killed.child.wait().unwrap();
+        // The kernel goes on for a recorder that is gone.
+        getppid_calls(1000);
+        let file = folder.0.join("trace.dat");
+        let again = done(command(&["capture", "-o"]).arg(&file).args(words));
+        assert!(again.err.contains("holds what a killed recorder left") && again.code == Some(2), "{}", again.err);
+        let rescued = done(command(&["rescue"]).arg(&file));
+        assert_eq!(rescued.code, Some(0), "{}", rescued.err);
+        let trace = self::trace(&file);
+        let (calls, counted) = (count(&trace, "sys_enter_getppid"), stats(&trace));
+        let overwritten: u64 = counted.iter().map(CpuStats::lost).sum();
+        assert_eq!(calls as u64 + overwritten, 201_000, "{}", rescued.err);
+        assert!(rescued.err.contains("its recorder was killed"), "{}", rescued.err);
+        assert!(killed.instances().is_empty() && !folder.0.join("trace.dat.unfinished").exists());
+        let twice = done(command(&["rescue"]).arg(&file));
+        assert!(twice.err.contains("no recording that was interrupted") && twice.code == Some(1), "{}", twice.err);
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
 fn root_capture_says_in_the_kernels_words_what_is_wrong() {
     let said = refused(&["-e", "sched:sched_switch", "-f", "nosuch == 1", "-d", "1s"]);
     assert!(said.contains("sched:sched_switch does not take the filter `nosuch == 1`"), "{said}");
@@ -222,6 +259,9 @@ fn root_capture_says_in_the_kernels_words_what_is_wrong() {
     assert!(said.contains("does not take the trigger `nonsense`"), "{said}");
     assert!(refused(&["-e", "nosuch:event", "-d", "1s"]).contains("no event of this kernel is `nosuch:event`"));
     assert!(refused(&["-e", "sched", "-C", "sundial", "-d", "1s"]).contains("no clock `sundial`; it has local"));
+    let said = refused(&["-e", "sched", "-O", "usrstacktrace", "-d", "1s"]);
+    assert!(said.contains("no option `usrstacktrace`") && said.contains("did you mean `userstacktrace`?"), "{said}");
+    assert!(refused(&["-e", "sched", "-O", "overwrite=off"]).contains("`flight` sets it"));
     assert!(refused(&["-p", "sundial", "-d", "1s"]).contains("no tracer `sundial`; it has"));
     assert!(refused(&["-e", "sched", "-P", "2147483647"]).contains("there is no process or thread 2147483647"));
     assert!(refused(&["-e", "sched", "-b", "99999999999"]).contains("more than half of the free memory"));

@@ -22,7 +22,7 @@ mod secrets;
 mod tools;
 mod when;
 
-pub use check::EXPORTER_HEADERS;
+pub use check::{EXPORTER_HEADERS, option_setter};
 pub use diag::{Diagnostic, Severity, render, render_ansi};
 pub use kstrobe_ebpf::diag::did_you_mean;
 pub use load::{agent, all_probes, area, capture, embedded, probes, web};

@@ -46,6 +46,8 @@ pub enum Type {
     List(&'static str),
     /// A mapping of names to texts.
     Texts(&'static str),
+    /// A mapping of names to `true` or `false`.
+    Bools(&'static str),
     /// `true` or `false`.
     Bool,
     /// A whole number.
@@ -105,7 +107,7 @@ impl fmt::Display for Type {
         match self {
             Type::Text(what) => f.write_str(what),
             Type::List(what) => write!(f, "{what}: one or a list"),
-            Type::Texts(what) => write!(f, "mapping of {what}"),
+            Type::Texts(what) | Type::Bools(what) => write!(f, "mapping of {what}"),
             Type::Bool => f.write_str("`true` or `false`"),
             Type::Integer(least, most) => range(f, "whole number", *least, *most, |n| n.to_string()),
             Type::Duration(least, most) => range(f, "duration", *least, *most, show_ns),
@@ -271,7 +273,7 @@ pub(crate) const CAPTURES: [Key; 8] = [
 /// The kernel's clocks of traces.
 pub(crate) const CLOCKS: [&str; 8] = ["local", "global", "counter", "uptime", "perf", "mono", "mono_raw", "boot"];
 
-pub(crate) const CAPTURE: [Key; 19] = [
+pub(crate) const CAPTURE: [Key; 20] = [
     Key::new("tracer", Type::Text("a tracer of the kernel"), "", "function_graph")
         .about("`function`, `function_graph` or another one. `tracer`, `events` or both are needed."),
     Key::new("events", Type::Blocks("rules[].capture.events[]"), "", "['sched:sched_switch', net]")
@@ -304,6 +306,9 @@ pub(crate) const CAPTURE: [Key; 19] = [
     Key::new("clock", Type::Choice(&CLOCKS), "", "boot").about("By default `mono`, where the kernel has it."),
     Key::new("buffer_kib", Type::Integer(4, 64 * KIB), "", "4096")
         .about("Ring buffer of each CPU, in KiB. By default the CPUs share 64 MiB."),
+    Key::new("options", Type::Bools("options of tracing to `true` or `false`"), "{}", "{ sleep-time: false }").about(
+        "Options in the kernel's `options` folder, by their names; the others have the kernel's defaults. Those that another key sets are refused.",
+    ),
     Key::new("duration", Type::Duration(10 * MS, NO_END), "", "5s")
         .about("By default 10s; at most `captures.max_duration`."),
     Key::new("max_bytes", Type::Size(4 * KIB, NO_END), "", "4MiB")

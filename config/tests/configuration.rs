@@ -91,6 +91,7 @@ fn ranges_and_words_are_those_of_the_parser() {
                 assert!(takes(&format!("[{}]", key.example.trim_matches(['[', ']']))), "{}", key.name);
             }
             Type::Texts(_) => assert!(takes("{ a: b }") && !takes("a"), "{}", key.name),
+            Type::Bools(_) => assert!(takes("{ a: true }") && !takes("{ a: b }") && !takes("a"), "{}", key.name),
             Type::Block(path) | Type::Blocks(path) | Type::ListOf(path) => {
                 assert!(BLOCKS.iter().any(|block| block.path == path), "no mapping {path}");
                 assert!(!takes("[[7]]"), "{}", key.name);

@@ -45,6 +45,7 @@ pub fn request(capture: &model::Capture, captures: &Captures) -> Request {
         cpus: capture.cpus.clone(),
         clock: capture.clock.clone(),
         buffer_kib: capture.buffer_kib,
+        options: capture.options.clone(),
         start_at: None,
         duration: Some(duration.unwrap_or(DEFAULT_DURATION.min(most))),
         max_bytes: Some(capture.max_bytes.as_ref().map_or(captures.max_bytes, |bytes| bytes.value)),
@@ -115,6 +116,8 @@ pub fn to_json(request: &Request) -> Value {
     put("cpus", json!(request.cpus));
     put("clock", json!(request.clock));
     put("buffer_kib", json!(request.buffer_kib));
+    let options = request.options.iter().map(|(name, on)| (name.clone(), json!(on)));
+    put("options", (!request.options.is_empty()).then(|| options.collect::<Map<_, _>>()).into());
     put("start_at", json!(request.start_at.map(start_at::show)));
     put("duration", json!(request.duration.map(show)));
     put("max_bytes", json!(request.max_bytes));

@@ -2,7 +2,6 @@
 
 use super::scope::{numbers, threads_of};
 use super::select_events::SelectedEvent;
-use crate::kernel::instance::Instance;
 use crate::kernel::sys;
 use crate::kernel::tracefs::Tracefs;
 use kstrobe_ftrace::dat::texts;
@@ -19,13 +18,12 @@ pub fn page_format(tracefs: &Tracefs) -> io::Result<PageFormat> {
 
 /// Puts pages and all that reads them together.
 pub fn trace(
-    instance: &Instance,
+    tracefs: &Tracefs,
     page: PageFormat,
     events: &[SelectedEvent],
     clock: String,
     cpus: Vec<CpuPages>,
 ) -> io::Result<Trace> {
-    let tracefs = instance.tracefs();
     let (mut comms, _) = texts::parse_cmdlines(&tracefs.read("saved_cmdlines").unwrap_or_default());
     let mut tgids = pairs(&tracefs.read("saved_tgids").unwrap_or_default());
     // `saved_cmdlines` has 128 names by default: read those of live threads from procfs.
@@ -44,7 +42,7 @@ pub fn trace(
     Ok(Trace {
         page,
         header_event: tracefs.read("events/header_event")?,
-        formats: formats(instance, events)?,
+        formats: formats(tracefs, events)?,
         symbols: Symbols::parse(&String::from_utf8_lossy(&kallsyms)),
         printk,
         comms,
@@ -55,8 +53,7 @@ pub fn trace(
 }
 
 /// Of the events that were recorded, of those that their triggers may have switched on, and of the tracers' own records.
-fn formats(instance: &Instance, events: &[SelectedEvent]) -> io::Result<Formats> {
-    let tracefs = instance.tracefs();
+fn formats(tracefs: &Tracefs, events: &[SelectedEvent]) -> io::Result<Formats> {
     let mut names: Vec<(String, String)> =
         tracefs.list("events/ftrace")?.into_iter().map(|name| ("ftrace".to_owned(), name)).collect();
     for event in events {

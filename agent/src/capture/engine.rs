@@ -3,9 +3,10 @@
 use super::error::Error;
 use super::format::Format;
 use super::request::Request;
-use super::run::{Ended, Paths, Stop, run};
+use super::run::{self, Ended, Paths, Stop, run};
 use super::service::Engine;
 use super::store::Recorded;
+use super::unfinished;
 use super::write::write;
 use kstrobe_fleet::private;
 use kstrobe_ftrace::dat;
@@ -17,15 +18,30 @@ pub type LocatePods = Box<dyn Fn(&Request) -> Result<Request, Error> + Send + Sy
 
 /// Records from this kernel, in recordings that name this node.
 pub fn kernel(locate_pods: LocatePods, node: Option<String>) -> Engine {
+    let of_node = node.clone();
     let located = move |request: &Request, folder: &Path, stop: &Stop| {
         record(&locate_pods(request)?, node.as_deref(), folder, stop)
     };
-    Engine { record: Box::new(located), convert: Box::new(convert), on_finished: Box::new(|_, _, _| {}) }
+    Engine {
+        record: Box::new(located),
+        rescue: Box::new(move |folder| rescue(folder, of_node.as_deref())),
+        convert: Box::new(convert),
+        on_finished: Box::new(|_, _, _| {}),
+    }
+}
+
+/// What a killed agent recorded into this folder.
+fn rescue(folder: &Path, node: Option<&str>) -> Result<Recorded, Error> {
+    store(unfinished::rescue(folder)?, node, folder)
 }
 
 fn record(request: &Request, node: Option<&str>, folder: &Path, stop: &Stop) -> Result<Recorded, Error> {
     let paths = Paths { spool: folder.to_owned() };
-    let mut recorded = run(request, &paths, stop, &mut |_| {})?;
+    store(run(request, &paths, stop, &mut |_| {})?, node, folder)
+}
+
+/// Writes a recording into its folder.
+fn store(mut recorded: run::Recorded, node: Option<&str>, folder: &Path) -> Result<Recorded, Error> {
     if let Some(node) = node {
         recorded.trace.about.name_machine(node);
     }
@@ -36,7 +52,7 @@ fn record(request: &Request, node: Option<&str>, folder: &Path, stop: &Stop) -> 
     match recorded.ended {
         Ended::Full => notes.push("it has all the bytes it may have, and ended before its time".to_owned()),
         Ended::Fault(reason) => notes.push(format!("it ended before its time: {reason}")),
-        Ended::Time | Ended::Cancelled | Ended::Command(_) | Ended::Trigger => {}
+        Ended::Time | Ended::Cancelled | Ended::Killed | Ended::Command(_) | Ended::Trigger => {}
     }
     if recorded.left > 0 {
         notes.push(format!("{} records were left behind for want of room", recorded.left));

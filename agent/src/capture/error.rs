@@ -2,6 +2,7 @@
 
 use super::format::Format;
 use super::report::CaptureError;
+use super::unfinished::RescueError;
 use crate::kernel::instance::global::TakeError;
 use kstrobe_ftrace::dat::DatError;
 use std::io;
@@ -63,6 +64,8 @@ pub enum Error {
     RecorderPanic,
     #[error("the conversion failed, see the agent's log")]
     ConversionPanic,
+    #[error(transparent)]
+    Rescue(#[from] RescueError),
     /// The engine records nothing.
     #[error("{0}")]
     Absent(&'static str),
@@ -122,6 +125,14 @@ pub enum RequestError {
     NoTracer { tracer: String, there: String },
     #[error("this kernel has no clock `{clock}`; it has {there}")]
     NoClock { clock: String, there: String },
+    #[error("option `{option}` cannot be set by itself: {setter}")]
+    OptionOfKey { option: String, setter: &'static str },
+    #[error("this kernel has no option `{option}` for this tracer{}", hint.as_ref().map(|near| format!(": did you mean `{near}`?")).unwrap_or_default())]
+    NoOption { option: String, hint: Option<String> },
+    #[error(
+        "{} holds what a killed recorder left: write it with `kstrobe rescue {}`, or remove the folder", folder.display(), file.display()
+    )]
+    Unfinished { file: PathBuf, folder: PathBuf },
     #[error("a buffer of no size")]
     EmptyBuffer,
     #[error("{kib} KiB for each of {cpus} CPUs is more than half of the free memory: at most {most}")]

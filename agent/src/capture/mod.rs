@@ -25,6 +25,7 @@ mod settings;
 pub mod spans;
 mod spool;
 pub mod store;
+pub mod unfinished;
 pub mod write;
 
 pub use error::Error;

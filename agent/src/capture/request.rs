@@ -30,6 +30,8 @@ pub struct Request {
     pub clock: Option<String>,
     /// Ring buffer of each CPU in KiB; `None` leaves the choice to the recorder.
     pub buffer_kib: Option<u64>,
+    /// Options of tracing, and whether each is on. The others have the kernel's defaults.
+    pub options: Vec<(String, bool)>,
     /// When to begin by the wall clock; `None`: as soon as it can. All is set up before.
     pub start_at: Option<SystemTime>,
     /// Duration; `None`: until cancelled, or until the command ends.

@@ -4,6 +4,7 @@ use super::error::RequestError;
 use super::request::Request;
 use super::settings::{self, Ready};
 use super::spool::{Spool, Taken};
+use super::unfinished::Unfinished;
 use super::{Error, collect, scope};
 use crate::kernel::instance::Instance;
 use crate::kernel::sys::{self, launch::Held};
@@ -26,7 +27,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Folders of a recording.
 #[derive(Clone, Debug)]
 pub struct Paths {
-    /// Folder for pages until they are put together; files in it have no names.
+    /// Folder for pages until they are put together, of this recording alone.
     pub spool: PathBuf,
 }
 
@@ -81,6 +82,8 @@ pub enum Ended {
     Trigger,
     /// Pages could not be kept.
     Fault(String),
+    /// Its recorder was killed; the rest was put together afterwards.
+    Killed,
 }
 
 #[derive(Debug)]
@@ -131,6 +134,7 @@ pub fn run(
     if request.start_at.is_some_and(|start| !wait_until(start, stop)) {
         return Err(Error::Stopped);
     }
+    let _unfinished = Unfinished::describe(&paths.spool, &ready)?;
     ready.instance.set_on(true)?;
     let epoch_offset_start_ns = sys::epoch_offset_ns(&ready.clock);
     if let Some(watch) = &ready.watch {
@@ -304,7 +308,7 @@ fn put_together(
         }
         cpus.push(CpuPages { cpu, pages, stats: Some(stats) });
     }
-    let trace = collect::trace(&ready.instance, page, &ready.events, ready.clock.clone(), cpus)?;
+    let trace = collect::trace(ready.instance.tracefs(), page, &ready.events, ready.clock.clone(), cpus)?;
     let epoch_offset_end_ns = trace.about.epoch_offset_ns;
     let clock = TraceClock { name: ready.clock.clone(), epoch_offset_start_ns: None, epoch_offset_end_ns };
     Ok(Recorded { trace, ended, elapsed, records, lost, left, clock, notes: ready.notes.clone() })

@@ -3,10 +3,11 @@
 use super::error::RequestError;
 use super::request::EventRequest;
 use crate::kernel::binaries::pattern::{is_pattern, matches};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// An event to be recorded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SelectedEvent {
     /// Its subsystem.
     pub system: String,

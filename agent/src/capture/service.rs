@@ -21,6 +21,9 @@ use std::time::{Duration, Instant, SystemTime};
 /// recording is kept. Enforces the duration and the bytes of the request.
 pub type Record = dyn Fn(&Request, &Path, &Stop) -> Result<Recorded, Error> + Send + Sync;
 
+/// Writes what a killed agent left of a recording in this folder, in files named by [`Format::file`].
+pub type Rescue = dyn Fn(&Path) -> Result<Recorded, Error> + Send + Sync;
+
 /// Converts a `trace.dat`: from, format, to.
 pub type Convert = dyn Fn(&Path, Format, &Path) -> Result<(), Error> + Send + Sync;
 
@@ -31,6 +34,7 @@ pub type OnFinished = dyn Fn(&Capture, &Path, (SystemTime, SystemTime)) + Send +
 /// What the service runs.
 pub struct Engine {
     pub record: Box<Record>,
+    pub rescue: Box<Rescue>,
     pub convert: Box<Convert>,
     /// Called after each capture.
     pub on_finished: Box<OnFinished>,
@@ -41,6 +45,7 @@ impl Engine {
     pub fn absent(reason: &'static str) -> Engine {
         Engine {
             record: Box::new(move |_, _, _| Err(Error::Absent(reason))),
+            rescue: Box::new(move |_| Err(Error::Absent(reason))),
             convert: Box::new(move |_, _, _| Err(Error::Absent(reason))),
             on_finished: Box::new(|_, _, _| {}),
         }
@@ -114,7 +119,7 @@ fn busy(running: usize, settings: &Captures) -> Option<Busy> {
 impl Service {
     /// Opens the store.
     pub fn open(settings: Captures, engine: Engine) -> std::io::Result<Arc<Service>> {
-        let store = Mutex::new(Store::open(Path::new(&settings.dir), limits(&settings))?);
+        let store = Mutex::new(Store::open(Path::new(&settings.dir), limits(&settings), &*engine.rescue)?);
         let settings = RwLock::new(Arc::new(settings));
         let (running, ended, converting, finishing, closed) = Default::default();
         Ok(Arc::new(Service { settings, engine, store, running, ended, converting, finishing, closed }))

@@ -57,6 +57,7 @@ pub fn prepare(tracefs: &Arc<Tracefs>, request: &Request) -> Result<Ready, Error
     if request.stacks {
         instance.set_option("stacktrace", "1")?;
     }
+    set_options(&instance, &request.options)?;
     // Without it the trace does not say which threads are of one process; recordings are of use without.
     let _ = instance.write("options/record-tgid", "1");
     let ready = Ready {
@@ -96,7 +97,24 @@ fn check(request: &Request) -> Result<(), Error> {
             return Err(RequestError::FunctionName(function.clone()).into());
         }
     }
+    let of_keys = request.options.iter().find_map(|(name, _)| Some((name, kstrobe_config::option_setter(name)?)));
+    if let Some((option, setter)) = of_keys {
+        return Err(RequestError::OptionOfKey { option: option.clone(), setter }.into());
+    }
     Ok(request.scope.check()?)
+}
+
+/// Sets options when the tracer is set: before that, the kernel may not have those of the tracer.
+fn set_options(instance: &Instance, options: &[(String, bool)]) -> Result<(), Error> {
+    for (option, on) in options {
+        if !instance.has(&format!("options/{option}")) {
+            let there = instance.tracefs().list(&instance.path("options"))?;
+            let near = kstrobe_config::did_you_mean(option, there.iter().map(String::as_str));
+            return Err(RequestError::NoOption { option: option.clone(), hint: near.map(str::to_owned) }.into());
+        }
+        instance.set_option(option, if *on { "1" } else { "0" })?;
+    }
+    Ok(())
 }
 
 /// An instance, or the global buffer where the tracer runs nowhere else.

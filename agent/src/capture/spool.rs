@@ -1,13 +1,14 @@
-//! Pages of the ring buffer into files, a thread for each CPU.
+//! Pages of the ring buffer into files, a thread for each CPU. The files have names, so that they outlive a recorder that is killed.
 
 use crate::kernel::instance::{Instance, PageReader};
 use kstrobe_fleet::private;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ type Reader = JoinHandle<(File, io::Result<()>)>;
 pub struct Spool {
     /// By CPU.
     readers: Vec<(u32, Reader)>,
+    /// Removed at the end.
+    files: Vec<PathBuf>,
     shared: Arc<Shared>,
 }
 
@@ -64,9 +67,11 @@ impl Spool {
             failed: false.into(),
             end: false.into(),
         });
-        let mut spool = Spool { readers: Vec::new(), shared };
+        let mut spool = Spool { readers: Vec::new(), files: Vec::new(), shared };
         for cpu in instance.cpus()? {
-            let file = unnamed_file(folder)?;
+            let path = folder.join(format!("{PAGES}{cpu}"));
+            let file = page_file(&path)?;
+            spool.files.push(path);
             let reader = instance.reader(cpu, page_bytes)?;
             let shared = spool.shared.clone();
             let work = move || {
@@ -113,12 +118,15 @@ impl Spool {
 }
 
 impl Drop for Spool {
-    /// Readers end soon; the files are gone with them.
+    /// Readers end soon.
     fn drop(&mut self) {
         self.shared.full.store(true, Relaxed);
         self.shared.end.store(true, Relaxed);
         for (_, reader) in std::mem::take(&mut self.readers) {
             let _ = reader.join();
+        }
+        for file in &self.files {
+            let _ = std::fs::remove_file(file);
         }
     }
 }
@@ -183,14 +191,25 @@ impl Shared {
     }
 }
 
-/// A file without a name (`O_TMPFILE`), removed when it is closed.
-fn unnamed_file(folder: &Path) -> io::Result<File> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Relaxed);
-    let path = folder.join(format!(".kstrobe-pages-{}-{number}", std::process::id()));
-    let opened = File::options().read(true).write(true).create_new(true).mode(private::MODE).open(&path);
-    let said = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    let file = opened.map_err(said)?;
-    std::fs::remove_file(&path).map_err(said)?;
-    Ok(file)
+/// What the name of a file of pages begins with; the CPU's number follows.
+const PAGES: &str = "pages-";
+
+fn page_file(path: &Path) -> io::Result<File> {
+    let opened = File::options().read(true).write(true).create_new(true).mode(private::MODE).open(path);
+    opened.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// Whole pages by CPU, of a recorder that was killed. Of a page that it was writing, the part is left out.
+pub fn left_in(folder: &Path, page_bytes: usize) -> io::Result<BTreeMap<u32, Vec<u8>>> {
+    let mut all = BTreeMap::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let cpu = name.to_str().and_then(|name| name.strip_prefix(PAGES)?.parse().ok());
+        let Some(cpu) = cpu else { continue };
+        let mut pages = std::fs::read(entry.path())?;
+        pages.truncate(pages.len() - pages.len() % page_bytes.max(1));
+        all.insert(cpu, pages);
+    }
+    Ok(all)
 }

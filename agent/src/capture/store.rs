@@ -5,6 +5,7 @@
 
 use super::error::{Error, NoFile};
 use super::format::Format;
+use super::service::Rescue;
 use crate::metrics::events::line::rfc3339;
 use crate::metrics::telemetry::Evicted;
 use kstrobe_fleet::node_session::TraceClock;
@@ -126,6 +127,42 @@ pub struct Capture {
     pub files: Vec<Stored>,
 }
 
+impl Capture {
+    /// Takes over what came of recording into `folder`.
+    fn take(&mut self, folder: &Path, recorded: Recorded) {
+        self.records = recorded.records;
+        self.lost = recorded.lost;
+        self.clock = recorded.clock;
+        self.notes = recorded.notes;
+        let there = recorded.formats.iter().filter(|format| folder.join(format.file()).is_file());
+        self.files = there.map(|format| Stored { format: format.name().to_owned(), bytes: 0 }).collect();
+    }
+
+    /// Ends a capture whose agent was killed, with what was rescued of it.
+    fn conclude(&mut self, folder: &Path, rescued: Result<Recorded, Error>, now: SystemTime) {
+        self.ended = rfc3339(now);
+        match rescued {
+            Ok(recorded) => {
+                self.state = State::Done;
+                self.take(folder, recorded);
+                tracing::warn!(
+                    capture = self.id,
+                    records = self.records,
+                    lost = self.lost,
+                    "an interrupted capture was rescued"
+                );
+            }
+            Err(error) => {
+                self.state = State::Failed;
+                self.error =
+                    format!("interrupted: the agent ended while it was running, and nothing can be rescued: {error}");
+                self.files.clear();
+                tracing::warn!(capture = self.id, %error, "a capture was interrupted");
+            }
+        }
+    }
+}
+
 /// A file of a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
@@ -191,8 +228,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or makes the folder. Captures that were running belong to an agent that is dead: they become failed ones.
-    pub fn open(folder: &Path, limits: Limits) -> io::Result<Store> {
+    /// Opens or makes the folder. Captures that were running belong to an agent that is dead: `rescue` puts together what it left of
+    /// them, and where it cannot, they become failed ones.
+    pub fn open(folder: &Path, limits: Limits, rescue: &Rescue) -> io::Result<Store> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(named)?;
         let lock = folder.join(".lock");
@@ -212,7 +250,7 @@ impl Store {
             promised: BTreeMap::new(),
             evicted: Evicted::default(),
         };
-        store.find().map_err(named)?;
+        store.find(rescue).map_err(named)?;
         Ok(store)
     }
 
@@ -222,7 +260,7 @@ impl Store {
     }
 
     /// Reads what is there.
-    fn find(&mut self) -> io::Result<()> {
+    fn find(&mut self, rescue: &Rescue) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             // Leave entries that are not named as captures.
@@ -236,10 +274,7 @@ impl Store {
                 continue;
             };
             if capture.state == State::Running {
-                capture.state = State::Failed;
-                capture.error = "interrupted: the agent ended while it was running".to_owned();
-                capture.files.clear();
-                tracing::warn!(capture = %id, "a capture was interrupted");
+                capture.conclude(&entry.path(), rescue(&entry.path()), SystemTime::now());
             }
             let path = entry.path();
             capture
@@ -304,14 +339,7 @@ impl Store {
         match outcome {
             Ok(recorded) => {
                 capture.state = if cancelled { State::Cancelled } else { State::Done };
-                capture.records = recorded.records;
-                capture.lost = recorded.lost;
-                capture.clock = recorded.clock;
-                capture.notes = recorded.notes;
-                let mut formats = recorded.formats;
-                formats.retain(|format| path.join(format.file()).is_file());
-                capture.files =
-                    formats.iter().map(|format| Stored { format: format.name().to_owned(), bytes: 0 }).collect();
+                capture.take(&path, recorded);
             }
             Err(error) => {
                 capture.state = if cancelled { State::Cancelled } else { State::Failed };

@@ -4,6 +4,7 @@ mod events;
 pub(super) mod output;
 
 use std::io::{IsTerminal, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 
+use crate::capture::error::RequestError;
 use crate::capture::request::{Flight, Request, Scope};
 use crate::capture::{self, Ended, Error, Paths, Progress, Recorded, Stop};
 use crate::config::files::Kubernetes;
@@ -70,6 +72,9 @@ pub struct Args {
     /// Clock of the trace, such as boot or local [default: mono].
     #[arg(short = 'C', long, value_name = "CLOCK")]
     clock: Option<String>,
+    /// Option of tracing to set, such as funcgraph-retaddr or sleep-time=off; may be given several times.
+    #[arg(short = 'O', long = "option", value_name = "OPTION[=on|off]", value_parser = option)]
+    options: Vec<(String, bool)>,
     /// How long, e.g. 10s or 500ms; without it, until the command ends or Ctrl-C.
     #[arg(short, long, value_name = "TIME", value_parser = super::stacks::duration)]
     duration: Option<Duration>,
@@ -110,6 +115,8 @@ pub fn run(args: &Args) -> ExitCode {
 fn record(args: &Args, stop: &Stop) -> Result<ExitCode, Error> {
     let request = pods::located(&request(args), &Kubernetes::default()).map_err(|error| Error::Pods(error.into()))?;
     let target = Target::open(&args.output, args.format)?;
+    // Before the sweep: it would throw away what the kernel still has of a killed recording to the same file.
+    let unfinished = Folder::create(&args.output)?;
     for swept in instance::sweep(&Arc::new(Tracefs::open()?))? {
         match swept.result {
             Ok(()) => eprintln!("removed what a killed recorder left: {}", swept.what),
@@ -128,7 +135,7 @@ fn record(args: &Args, stop: &Stop) -> Result<ExitCode, Error> {
             let _ = std::io::stderr().flush();
         }
     };
-    let paths = Paths { spool: std::env::temp_dir() };
+    let paths = Paths { spool: unfinished.0.clone() };
     let recorded = capture::run(&request, &paths, stop, &mut tell);
     if terminal {
         eprint!("\r\u{1b}[K");
@@ -139,7 +146,38 @@ fn record(args: &Args, stop: &Stop) -> Result<ExitCode, Error> {
     Ok(if matches!(recorded.ended, Ended::Fault(_)) { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn say(recorded: &Recorded, file: &Path) {
+/// Where pages are until a recording is written. It is removed with the recording's end, and stays when this process is killed.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create(output: &Path) -> Result<Folder, Error> {
+        let folder = unfinished(output);
+        match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Ok(()) => Ok(Folder(folder)),
+            Err(_) if capture::unfinished::is_in(&folder) => {
+                Err(RequestError::Unfinished { file: output.to_owned(), folder }.into())
+            }
+            Err(error) => Err(Error::Open { file: folder, error }),
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("note: {} is not needed any more and cannot be removed: {error}", self.0.display());
+        }
+    }
+}
+
+/// Folder of the pages of a recording that is to be written to `output`.
+pub(super) fn unfinished(output: &Path) -> PathBuf {
+    let mut name = output.as_os_str().to_owned();
+    name.push(".unfinished");
+    name.into()
+}
+
+pub(super) fn say(recorded: &Recorded, file: &Path) {
     recorded.notes.iter().for_each(|note| eprintln!("note: {note}"));
     let clock = recorded.trace.buffers.first().map_or("", |buffer| buffer.clock.as_str());
     let seconds = recorded.elapsed.as_secs_f64();
@@ -151,6 +189,8 @@ fn say(recorded: &Recorded, file: &Path) {
         Ended::Full => eprintln!("recording ended as the most bytes were there (--max-bytes)"),
         Ended::Trigger => eprintln!("recording was ended by a trigger"),
         Ended::Fault(what) => eprintln!("error: {what}"),
+        // The notes say so.
+        Ended::Killed => {}
     }
     if recorded.lost > 0 {
         eprintln!("{} records were lost as the ring buffer was full: raise -b, or record less", recorded.lost);
@@ -183,6 +223,7 @@ fn request(args: &Args) -> Request {
         cpus: args.cpumask.clone().map(|cpus| cpus.0).unwrap_or_default(),
         clock: args.clock.clone(),
         buffer_kib: args.buffer_size,
+        options: args.options.clone(),
         start_at: None,
         duration: args.duration,
         max_bytes: Some(args.max_bytes),
@@ -233,6 +274,22 @@ enum ValueError {
     NoCpu,
     #[error("write a size such as 64M, 1G or 500k")]
     NotASize,
+    #[error("write the name of an option, with =on or =off behind it or neither")]
+    NotAnOption,
+}
+
+/// `NAME`, `NAME=on` or `NAME=off`; `noNAME`, as trace-cmd writes it, is not taken: there are options whose names begin so.
+fn option(text: &str) -> Result<(String, bool), ValueError> {
+    let (name, on) = match text.split_once('=') {
+        None => (text, true),
+        Some((name, "on" | "1" | "true")) => (name, true),
+        Some((name, "off" | "0" | "false")) => (name, false),
+        Some(_) => return Err(ValueError::NotAnOption),
+    };
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)) {
+        return Err(ValueError::NotAnOption);
+    }
+    Ok((name.to_owned(), on))
 }
 
 fn cpus_of(mask: &str) -> Result<Cpus, ValueError> {

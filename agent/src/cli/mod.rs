@@ -15,6 +15,7 @@ mod list;
 mod new;
 mod print;
 mod report;
+mod rescue;
 mod slo;
 mod stacks;
 mod target;
@@ -88,6 +89,8 @@ enum Command {
     Stacks(stacks::Args),
     /// Record a trace of the kernel: events, functions and calls, of everybody or of some.
     Capture(Box<capture::Args>),
+    /// Write the recording of a `kstrobe capture` that was killed.
+    Rescue(rescue::Args),
     /// Ask the agents of many nodes of a Kubernetes cluster; also the plugin `kubectl kstrobe`.
     Fleet(fleet::Args),
     /// Say what a capture tells: waits and work, functions, wakeups, interrupts, packets, block requests.
@@ -220,6 +223,7 @@ pub fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Fleet(args) => fleet::run(args),
         Command::Report(args) => report::run(&args),
+        Command::Rescue(args) => rescue::run(&args),
         Command::Print(args) => print::run(&args),
         Command::Slo(args) => slo::run(&args),
         Command::Doctor(args) => doctor::run(&args),

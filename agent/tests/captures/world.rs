@@ -66,7 +66,12 @@ pub fn engine() -> Engine {
         }
         _ => Err(Error::Absent("nothing in it has stacks")),
     };
-    Engine { record: Box::new(record), convert: Box::new(convert), on_finished: Box::new(|_, _, _| {}) }
+    Engine {
+        record: Box::new(record),
+        rescue: Box::new(|_| Err(Error::Absent("nothing is left"))),
+        convert: Box::new(convert),
+        on_finished: Box::new(|_, _, _| {}),
+    }
 }
 
 /// Waits, but not for ever.

@@ -7,13 +7,23 @@ use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
 use crate::model::{Capture, CaptureEvent, Flight, Location};
 use crate::quantity;
-use crate::raw::{Kind, Node};
+use crate::raw::{Entry, Kind, Node};
 use crate::report::{Problem, Report};
 use crate::schema::{self, CLOCKS};
 
 pub(crate) const KEYS: Keys = Keys { of: "a capture", known: &schema::names(&schema::CAPTURE), later: &[] };
 const EVENT: Keys = Keys { of: "an event", known: &schema::names(&schema::EVENT), later: &[] };
 const FLIGHT: Keys = Keys { of: "`flight`", known: &schema::names(&schema::FLIGHT), later: &[] };
+
+/// Options of tracing that other keys set, and how. The kernel keeps the ids of processes for all buffers at once.
+const OPTIONS_OF_KEYS: [(&str, &str); 6] = [
+    ("overwrite", "`flight` sets it"),
+    ("stacktrace", "`stacks` sets it"),
+    ("func_stack_trace", "`function_stacks` sets it"),
+    ("event-fork", "`children` sets it"),
+    ("function-fork", "`children` sets it"),
+    ("record-tgid", "it is on for every capture"),
+];
 
 /// Names in one list.
 const MAX_ITEMS: usize = 1000;
@@ -58,6 +68,7 @@ pub(crate) fn capture(node: &Node, at: &Location, report: &mut Report) -> Option
     let pids = numbers("pids", "thread", MAX_PID, report);
     let cpus = numbers("cpus", "CPU", MAX_CPU, report);
     let events = fields.get("events").map(|node| events(node, report)).unwrap_or_default();
+    let options = fields.get("options").map(|node| options(node, report)).unwrap_or_default();
     let boolean = |key: &str, report: &mut Report| fields.get(key).and_then(|n| fields::boolean(n, report));
     let (stacks, function_stacks) = (boolean("stacks", report), boolean("function_stacks", report));
     let capture = Capture {
@@ -78,6 +89,7 @@ pub(crate) fn capture(node: &Node, at: &Location, report: &mut Report) -> Option
         cpus: cpus.into_iter().map(|cpu| cpu as u32).collect(),
         clock: fields.get("clock").and_then(|n| fields::choice(n, "a clock", &CLOCKS, &[], report)).map(str::to_owned),
         buffer_kib: fields.get("buffer_kib").and_then(|n| fields::integer(n, 4..=MAX_BUFFER_KIB, report)),
+        options,
         duration_ns: fields.get("duration").and_then(|node| {
             fields::parsed(node, "a duration such as `10s`", report, |text| {
                 in_range(text, quantity::duration_ns(text)?, MIN_DURATION_NS, u64::MAX, quantity::show_ns)
@@ -160,6 +172,35 @@ fn list(node: &Node, what: &str, report: &mut Report, check: fn(&str) -> Result<
 
 fn events(node: &Node, report: &mut Report) -> Vec<CaptureEvent> {
     items(node, "event", report).iter().filter_map(|item| event(item, report)).collect()
+}
+
+/// What sets an option of tracing, where that is not `options`; as a sentence for the user.
+pub fn option_setter(option: &str) -> Option<&'static str> {
+    OPTIONS_OF_KEYS.iter().find(|(name, _)| *name == option).map(|(_, setter)| *setter)
+}
+
+/// Names with `true` or `false`.
+fn options(node: &Node, report: &mut Report) -> Vec<(String, bool)> {
+    let entries = fields::mapping(node, "`options`", report).unwrap_or_default();
+    if entries.len() > MAX_ITEMS {
+        let count = format!("{} options, and at most {MAX_ITEMS} are taken", entries.len());
+        report.push(Diagnostic::error(&node.at, count));
+        return Vec::new();
+    }
+    let named = |entry: &Entry, report: &mut Report| {
+        let name = &entry.key;
+        let on = fields::boolean(&entry.value, report);
+        let name = report.accept(&name.at, &name.value, option(&name.value));
+        Some((name?, on?))
+    };
+    entries.iter().filter_map(|entry| named(entry, report)).collect()
+}
+
+fn option(text: &str) -> Result<String, Problem> {
+    match option_setter(text) {
+        Some(setter) => Err(Problem::new(format!("`{text}` is not one of `options`: {setter}"))),
+        None => plain(text, "an option of tracing", "_-"),
+    }
 }
 
 /// `SYSTEM:EVENT`, or a mapping with a filter.

@@ -23,6 +23,7 @@ pub(crate) use agent::{
     DEFAULT_KEPT_EVENTS, DEFAULT_NATIVE_BUCKETS, MAX_KEPT_EVENTS, MAX_NATIVE_BUCKETS, agent, is_configuration,
 };
 pub(crate) use capture::capture;
+pub use capture::option_setter;
 pub(crate) use captures::beyond;
 pub use exporters::EXPORTER_HEADERS;
 pub(crate) use web::web;

@@ -53,6 +53,8 @@ pub struct Capture {
     pub clock: Option<String>,
     /// `buffer_kib:` of each CPU.
     pub buffer_kib: Option<u64>,
+    /// `options:` of tracing, and whether each is on, in file order.
+    pub options: Vec<(String, bool)>,
     /// `duration:` nanoseconds.
     pub duration_ns: Option<Spanned<u64>>,
     pub max_bytes: Option<Spanned<u64>>,

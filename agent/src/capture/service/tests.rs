@@ -21,7 +21,8 @@ fn service_that_tells(
         Format::Pprof => panic!("on purpose"),
         _ => Err(Error::Absent("nothing to fold")),
     };
-    Service::open(settings, Engine { record, convert: Box::new(convert), on_finished }).unwrap()
+    let rescue = Box::new(|_: &Path| Err(Error::Absent("nothing to rescue")));
+    Service::open(settings, Engine { record, rescue, convert: Box::new(convert), on_finished }).unwrap()
 }
 
 fn trigger() -> Trigger {

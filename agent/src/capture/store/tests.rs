@@ -49,17 +49,22 @@ fn files(path: &Path) -> Vec<String> {
     names
 }
 
+/// Opens a store whose interrupted captures left nothing.
+fn open(folder: &Path, limits: Limits) -> io::Result<Store> {
+    Store::open(folder, limits, &|_| Err(Error::Absent("nothing is left")))
+}
+
 #[test]
 fn a_capture_is_found_again() {
     let folder = Folder::new("again");
-    let mut store = Store::open(&folder.0, NO_LIMITS).unwrap();
+    let mut store = open(&folder.0, NO_LIMITS).unwrap();
     let id = done(&mut store, 100, 0);
     let before = store.get(&id).unwrap().clone();
     assert_eq!((before.state, before.bytes, before.records, before.lost), (State::Done, 100, 3, 1));
     assert_eq!(before.started, "2023-11-14T22:13:20.000000Z");
     assert!(id.to_string().starts_with("20231114T221320000Z-"), "{id}");
     drop(store);
-    let store = Store::open(&folder.0, NO_LIMITS).unwrap();
+    let store = open(&folder.0, NO_LIMITS).unwrap();
     assert_eq!(store.get(&id), Some(&before));
     let (mut file, bytes) = store.open_file(&id, Format::Dat).unwrap().unwrap();
     let mut text = Vec::new();
@@ -72,7 +77,7 @@ fn a_capture_is_found_again() {
 fn only_the_owner_can_read_the_folder() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new("modes");
-    let mut store = Store::open(&folder.0, NO_LIMITS).unwrap();
+    let mut store = open(&folder.0, NO_LIMITS).unwrap();
     let id = done(&mut store, 1, 0);
     for path in [folder.0.clone(), store.path(&id)] {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700, "{}", path.display());
@@ -80,9 +85,27 @@ fn only_the_owner_can_read_the_folder() {
 }
 
 #[test]
+fn an_interrupted_capture_has_what_was_rescued() {
+    let folder = Folder::new("rescued");
+    let mut store = open(&folder.0, NO_LIMITS).unwrap();
+    let (id, path) = begin(&mut store, 10, 0).unwrap();
+    fs::write(path.join("pages-0"), "pages").unwrap();
+    drop(store);
+    let rescue = |folder: &Path| {
+        fs::rename(folder.join("pages-0"), folder.join("trace.dat")).unwrap();
+        Ok(Recorded { formats: vec![Format::Dat], records: 3, lost: 1, ..Recorded::default() })
+    };
+    let store = Store::open(&folder.0, NO_LIMITS, &rescue).unwrap();
+    let capture = store.get(&id).unwrap();
+    assert_eq!((capture.state, capture.records, capture.lost, capture.bytes), (State::Done, 3, 1, 5));
+    assert!(!capture.ended.is_empty() && capture.error.is_empty());
+    assert_eq!(files(&path), ["capture.json", "trace.dat"]);
+}
+
+#[test]
 fn what_was_running_when_the_agent_died_has_failed_and_its_files_are_gone() {
     let folder = Folder::new("interrupted");
-    let mut store = Store::open(&folder.0, NO_LIMITS).unwrap();
+    let mut store = open(&folder.0, NO_LIMITS).unwrap();
     let (id, path) = begin(&mut store, 10, 0).unwrap();
     fs::write(path.join("trace.dat"), "half").unwrap();
     fs::write(path.join("other.part"), "half").unwrap();
@@ -93,7 +116,7 @@ fn what_was_running_when_the_agent_died_has_failed_and_its_files_are_gone() {
     fs::create_dir(&orphan).unwrap();
     fs::write(folder.0.join("20231114T221320001Z-000000"), "a file").unwrap();
     fs::create_dir(folder.0.join("lost+found")).unwrap();
-    let store = Store::open(&folder.0, NO_LIMITS).unwrap();
+    let store = open(&folder.0, NO_LIMITS).unwrap();
     let capture = store.get(&id).unwrap();
     assert_eq!(capture.state, State::Failed);
     assert!(capture.error.starts_with("interrupted"), "{}", capture.error);
@@ -106,18 +129,18 @@ fn what_was_running_when_the_agent_died_has_failed_and_its_files_are_gone() {
 #[test]
 fn a_description_of_another_capture_is_none() {
     let folder = Folder::new("swapped");
-    let mut store = Store::open(&folder.0, NO_LIMITS).unwrap();
+    let mut store = open(&folder.0, NO_LIMITS).unwrap();
     let (one, two) = (done(&mut store, 1, 0), done(&mut store, 1, 1));
     let (from, to) = (store.path(&one), store.path(&two));
     drop(store);
     fs::copy(from.join(ABOUT), to.join(ABOUT)).unwrap();
-    assert_eq!(ids(&Store::open(&folder.0, NO_LIMITS).unwrap()), [one.to_string()]);
+    assert_eq!(ids(&open(&folder.0, NO_LIMITS).unwrap()), [one.to_string()]);
 }
 
 #[test]
 fn a_capture_that_failed_keeps_no_files() {
     let folder = Folder::new("failed");
-    let mut store = Store::open(&folder.0, NO_LIMITS).unwrap();
+    let mut store = open(&folder.0, NO_LIMITS).unwrap();
     let (id, path) = begin(&mut store, 10, 0).unwrap();
     fs::write(path.join("trace.dat"), "half").unwrap();
     let ended = store.end(&id, Err(&Error::Absent("no tracefs")), false, at(1)).unwrap();
@@ -136,7 +159,7 @@ fn a_capture_that_failed_keeps_no_files() {
 #[test]
 fn the_oldest_make_room_and_one_that_runs_never() {
     let folder = Folder::new("quota");
-    let mut store = Store::open(&folder.0, Limits { max_total_bytes: 100, ..NO_LIMITS }).unwrap();
+    let mut store = open(&folder.0, Limits { max_total_bytes: 100, ..NO_LIMITS }).unwrap();
     let one = done(&mut store, 40, 0);
     let two = done(&mut store, 40, 1);
     let (running, _) = begin(&mut store, 30, 2).unwrap();
@@ -164,7 +187,7 @@ fn the_oldest_make_room_and_one_that_runs_never() {
 #[test]
 fn the_number_of_captures_is_bounded_too() {
     let folder = Folder::new("many");
-    let mut store = Store::open(&folder.0, NO_LIMITS).unwrap();
+    let mut store = open(&folder.0, NO_LIMITS).unwrap();
     for n in 0..MAX_CAPTURES as u64 + 5 {
         let (id, _) = begin(&mut store, 0, n).unwrap();
         store.end(&id, Err(&Error::Absent("x")), false, at(n)).unwrap();
@@ -176,7 +199,7 @@ fn the_number_of_captures_is_bounded_too() {
 #[test]
 fn old_captures_go() {
     let folder = Folder::new("ttl");
-    let mut store = Store::open(&folder.0, Limits { ttl: Duration::from_secs(10), ..NO_LIMITS }).unwrap();
+    let mut store = open(&folder.0, Limits { ttl: Duration::from_secs(10), ..NO_LIMITS }).unwrap();
     let one = done(&mut store, 1, 0);
     let (running, _) = begin(&mut store, 1, 1).unwrap();
     let two = done(&mut store, 1, 5);
@@ -190,16 +213,16 @@ fn old_captures_go() {
 #[test]
 fn two_agents_cannot_share_a_folder() {
     let folder = Folder::new("lock");
-    let store = Store::open(&folder.0, NO_LIMITS).unwrap();
-    let error = Store::open(&folder.0, NO_LIMITS).err().unwrap();
+    let store = open(&folder.0, NO_LIMITS).unwrap();
+    let error = open(&folder.0, NO_LIMITS).err().unwrap();
     assert!(error.to_string().contains("another agent uses it"), "{error}");
     drop(store);
-    Store::open(&folder.0, NO_LIMITS).unwrap();
+    open(&folder.0, NO_LIMITS).unwrap();
 }
 
 #[test]
 fn the_error_names_a_folder_that_cannot_be_made() {
-    let error = Store::open(Path::new("/proc/none/captures"), NO_LIMITS).err().unwrap();
+    let error = open(Path::new("/proc/none/captures"), NO_LIMITS).err().unwrap();
     assert!(error.to_string().starts_with("/proc/none/captures: "), "{error}");
 }
 

@@ -4,6 +4,7 @@
 //! is in a file before anything is changed, so that the next start can put it back when this process is killed.
 
 use super::Swept;
+use crate::kernel::sys;
 use crate::kernel::tracefs::Tracefs;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
@@ -98,8 +99,13 @@ impl Global {
         if !uses.is_empty() {
             return Err(TakeError::InUse(uses));
         }
-        let state =
-            State { boot_id: boot_id()?, pid: std::process::id(), part, found: found(tracefs, part)?, touched: vec![] };
+        let state = State {
+            boot_id: sys::boot_id()?,
+            pid: std::process::id(),
+            part,
+            found: found(tracefs, part)?,
+            touched: vec![],
+        };
         state.save()?;
         lock.set_len(0)?;
         (&*lock).write_all(format!("kstrobe (process {})\n", state.pid).as_bytes())?;
@@ -179,15 +185,11 @@ fn left() -> io::Result<Option<State>> {
     };
     let state: State =
         serde_json::from_slice(&text).map_err(|e| said(STATE, "cannot be understood: remove it", &e.into()))?;
-    if state.boot_id == boot_id()? {
+    if state.boot_id == sys::boot_id()? {
         return Ok(Some(state));
     }
     std::fs::remove_file(STATE)?;
     Ok(None)
-}
-
-fn boot_id() -> io::Result<String> {
-    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 /// Who or what uses it, in words.

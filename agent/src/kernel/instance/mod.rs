@@ -13,6 +13,7 @@ use crate::kernel::procfs::Stat;
 use crate::kernel::tracefs::Tracefs;
 use global::Global;
 use kstrobe_ftrace::trace::CpuStats;
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use std::fs::File;
 use std::io;
@@ -63,6 +64,15 @@ pub struct Instance {
     shared: Mutex<Vec<(String, String)>>,
 }
 
+/// Why an instance cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    #[error("its owner uses it")]
+    InUse,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 #[derive(Debug)]
 enum Place {
     /// Its name, and the lock that says that its owner lives.
@@ -88,6 +98,20 @@ impl Instance {
         instance.write("tracing_on", "0")?;
         instance.set_default_options()?;
         Ok(instance)
+    }
+
+    /// Takes an instance over whose owner is dead; `None` when it is gone.
+    pub fn adopt(tracefs: &Arc<Tracefs>, name: &str) -> Result<Option<Instance>, AdoptError> {
+        let path = format!("{INSTANCES}/{name}");
+        if !tracefs.exists(&path) {
+            return Ok(None);
+        }
+        let directory = tracefs.open_at(&path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+            Ok(held) => Ok(Some(Instance::new(tracefs, format!("{path}/"), Place::Own(name.to_owned(), held)))),
+            Err((_, Errno::EWOULDBLOCK)) => Err(AdoptError::InUse),
+            Err((_, errno)) => Err(said(&path, "cannot be locked", &errno.into()).into()),
+        }
     }
 
     /// Takes the global buffer, if it is unused. Tracing is off then.
@@ -276,7 +300,7 @@ fn remove(tracefs: &Tracefs, name: &str) -> io::Result<()> {
     let path = format!("{INSTANCES}/{name}");
     for _ in 1..TRIES {
         match tracefs.remove_directory(&path) {
-            Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EBUSY as i32) => {
+            Err(error) if error.raw_os_error() == Some(Errno::EBUSY as i32) => {
                 std::thread::sleep(Duration::from_millis(10));
             }
             result => return result,

@@ -91,6 +91,11 @@ pub fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC) as u64
 }
 
+/// Differs after each start of the kernel.
+pub fn boot_id() -> std::io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
 /// Nanoseconds to add to times of one of tracefs' clocks for those since the Unix epoch; `None` for clocks that user programs
 /// cannot read.
 pub fn epoch_offset_ns(trace_clock: &str) -> Option<i64> {
