@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup};
 use support::frames::kst_burn_one;
 use support::metrics::Metrics;
-use support::{emulated, load, wait_for};
+use support::{emulated, load, wait_for, witnesses};
 
 /// Calls per second of a thread's own CPU time, in one slice of the load: what others do on the machine does not matter.
 #[derive(Clone, Copy, Debug)]
@@ -406,6 +406,79 @@ fn root_long_calls_are_measured_as_often_as_short_ones_in_slices() {
         made
     });
     eprintln!("{made:?} long and short calls");
+    agent.stop();
+}
+
+/// Sends datagrams to itself over loopback until `stop` is set, each of which raises a softirq.
+fn datagrams(stop: &AtomicBool) {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(socket.local_addr().unwrap()).unwrap();
+    let mut received = [0; 8];
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..20 {
+            socket.send(&[1; 8]).unwrap();
+            socket.recv(&mut received).unwrap();
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Whether something is at the raw tracepoint.
+fn is_attached(tracepoint: &str) -> bool {
+    let links = std::process::Command::new("bpftool").args(["--json", "link"]).output().unwrap();
+    let links: serde_json::Value = serde_json::from_slice(&links.stdout).unwrap();
+    links.as_array().unwrap().iter().any(|link| link["tp_name"] == tracepoint)
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_softirqs_in_slices_are_as_many_as_the_kernels() {
+    let test = "root_softirqs_in_slices_are_as_many_as_the_kernels";
+    if too_slow(test) || !witnesses(test, &["bpftool"]) {
+        return;
+    }
+    let agent = default_probes();
+    let ratio = |metrics: &Metrics| metrics.sum("kstrobe_probe_sampling_ratio", &[("probe", "softirq")]);
+    let counted = |metrics: &Metrics| metrics.sum("kstrobe_softirq_duration_seconds_count", &[]);
+    let kernels = || {
+        let text = std::fs::read_to_string("/proc/softirqs").unwrap();
+        text.split_whitespace().filter_map(|word| word.parse::<u64>().ok()).sum::<u64>() as f64
+    };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        (0..2).for_each(|_| _ = scope.spawn(|| datagrams(&stop)));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            wait_for("slices of time", Duration::from_secs(40), || (ratio(&agent.scrape()) <= 0.125).then_some(()));
+            // What the pace of the load is taken from.
+            std::thread::sleep(Duration::from_secs(5));
+            let (before, first) = (counted(&agent.scrape()), kernels());
+            let looks: Vec<bool> = (0..200)
+                .map(|_| {
+                    std::thread::sleep(Duration::from_millis(100));
+                    is_attached("softirq_exit")
+                })
+                .collect();
+            let (after, made) = (agent.scrape(), kernels() - first);
+            let attached = looks.iter().filter(|attached| **attached).count();
+            let part = (counted(&after) - before) / made;
+            eprintln!("{part} of {made} softirqs, attached at {attached} of {} looks", looks.len());
+            assert!((0.9..1.1).contains(&part), "{part} of {made} softirqs");
+            assert!((1..looks.len() / 2).contains(&attached), "attached at {attached} of {} looks", looks.len());
+            assert!(ratio(&after) <= 0.125);
+            let lost = after.series("kstrobe_lost_total", &[("probe", "softirq")]);
+            // One that ends just as all begins are seen again has none, on each CPU.
+            assert!(lost.map(|(_, lost)| lost).sum::<f64>() < 10.0, "{}", agent.log());
+        }));
+        stop.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    // When it ends, all are seen.
+    wait_for("all softirqs", Duration::from_secs(40), || (ratio(&agent.scrape()) == 1.0).then_some(()));
+    std::thread::sleep(Duration::from_secs(1));
+    let (before, first) = (counted(&agent.scrape()), kernels());
+    std::thread::sleep(Duration::from_secs(3));
+    let (seen, made) = (counted(&agent.scrape()) - before, kernels() - first);
+    assert!((seen - made).abs() <= 0.1 * made + 20.0, "{seen} of {made} softirqs");
     agent.stop();
 }
 

@@ -37,6 +37,8 @@ pub struct Layout {
     pub tables: Vec<Table>,
     /// Open spans that the agent has to sweep (hash keys only).
     pub spans: Option<SpanMap>,
+    /// Open spans whose keys are small numbers: an array whose elements begin with the time of the start (u64), 0 where none is open.
+    pub open: Option<MapId>,
     /// Counts of what was lost, if any event can be.
     pub losses: Option<LossMap>,
     /// Records of single events.

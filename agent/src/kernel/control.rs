@@ -18,11 +18,12 @@ struct Set {
     halvings: u32,
     since: u64,
     times: u64,
+    ends_rest: bool,
 }
 
 impl Control {
     pub(super) fn new(map: KernelMap, cpus: u32) -> Control {
-        let set = Set { halvings: 0, since: 1, times: 1 };
+        let set = Set { halvings: 0, since: 1, times: 1, ends_rest: false };
         Control { map, cpus, set: Mutex::new(set) }
     }
 
@@ -42,10 +43,28 @@ impl Control {
         self.set.lock().unwrap_or_else(PoisonError::into_inner).times
     }
 
+    /// Measures no span that began at or before `since`; see [`Control::sample`].
+    pub fn renew(&self, since: u64) -> io::Result<()> {
+        self.change(|set| set.since = since.max(1))
+    }
+
+    /// Whether the hooks at which measurements end are attached for a share of the time too: ends without a begin are no loss then.
+    pub fn ends_rest(&self) -> bool {
+        self.set.lock().unwrap_or_else(PoisonError::into_inner).ends_rest
+    }
+
+    /// See [`Control::ends_rest`].
+    pub fn set_ends_rest(&self, rest: bool) -> io::Result<()> {
+        match self.ends_rest() == rest {
+            true => Ok(()),
+            false => self.change(|set| set.ends_rest = rest),
+        }
+    }
+
     fn change(&self, change: impl FnOnce(&mut Set)) -> io::Result<()> {
         let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut set);
-        let Set { halvings, since, times } = *set;
+        let Set { halvings, since, times, ends_rest } = *set;
         let mask = (1u64 << halvings) - 1;
         (0..self.cpus).try_for_each(|cpu| {
             let mut element = [0; ControlMap::BYTES as usize];
@@ -55,7 +74,7 @@ impl Control {
                 // The first gap is a part of one that began before.
                 (ControlMap::LEFT, random_below(mask + 1)),
                 (ControlMap::OTHERS, (mask + 1).saturating_mul(times) - 1),
-                (ControlMap::SLICED, (times > 1).into()),
+                (ControlMap::SLICED, (times > 1 || ends_rest).into()),
             ];
             words.iter().for_each(|(at, word)| element[*at..at + 8].copy_from_slice(&word.to_ne_bytes()));
             self.map.update(&cpu.to_ne_bytes(), &element, 0)

@@ -5,7 +5,7 @@ use crate::kernel::attach::{AttachError, Attacher, Link, Places, ProgramType, tp
 use crate::kernel::detect::{online_cpus, possible_cpus};
 use crate::kernel::error::KernelError;
 use crate::kernel::events::{BufferError, Buffers};
-use crate::kernel::hooks::{Body, HookError, Hooks, Member, Slicing, Use};
+use crate::kernel::hooks::{Body, HookError, Hooks, Member, Role, Slicing, Use};
 use crate::kernel::kernel_types::KernelTypes;
 use crate::kernel::object::{Code, Object, ObjectError, TABLES_MAP};
 use crate::kernel::privileges::lift_locked;
@@ -330,14 +330,20 @@ impl Loaded {
     fn join(&mut self, loader: &mut Loader) -> Result<(), LoadError> {
         let Loader { types, attacher, hooks } = loader;
         let control = self.maps.control().cloned();
+        let open = self.maps.open_spans().map_err(|error| map_error("of open spans", MapError::Kernel(error)))?;
+        let open = open.map(Arc::new);
         for program in self.programs.iter_mut().filter(|program| !program.attach.is_iterator()) {
             let LoadedProgram { name, attach, calls, begins, code, fd, member, .. } = program;
             let failed = |error| hook_error(name, error);
             let kind = ProgramType::of(attach, types).map_err(|error| attach_error(name, error.into()))?;
             let loaded = fd.try_clone().map_err(|error| failed(HookError::Map(error)))?;
-            let begins = control.as_ref().filter(|_| *begins).cloned();
+            let role = match (&control, &open) {
+                (Some(control), _) if *begins => Role::Begins(control.clone()),
+                (Some(control), Some(open)) => Role::Ends(control.clone(), open.clone()),
+                _ => Role::All,
+            };
             let (name, code, calls) = (name.clone(), std::mem::take(code), calls.take());
-            let body = Body { name, code, calls, begins, program: loaded };
+            let body = Body { name, code, calls, role, program: loaded };
             let joined = match is_shared(attach) {
                 true => hooks.join(attach, &kind, body, attacher),
                 false => hooks.join_alone(attach, &kind, body),

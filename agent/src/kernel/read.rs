@@ -96,6 +96,19 @@ pub struct MapFill {
     pub capacity: u32,
 }
 
+/// Spans whose keys are small numbers; see [`Layout::open`].
+#[derive(Debug)]
+pub struct OpenSpans(KernelMap);
+
+impl OpenSpans {
+    /// Whether some span is open.
+    pub fn has_some(&self) -> io::Result<bool> {
+        let entries = self.0.entries()?;
+        let is_open = |value: &[u8]| value.iter().take(size_of::<u64>()).any(|byte| *byte != 0);
+        Ok(entries.iter().any(|(_, value)| is_open(value)))
+    }
+}
+
 impl ProbeMaps {
     /// Takes the maps of a probe, in the order of the layout's ids, and checks that tables fit them.
     pub fn new(layout: Layout, maps: Vec<KernelMap>) -> Result<ProbeMaps, LayoutError> {
@@ -308,6 +321,13 @@ impl ProbeMaps {
     /// What the agent sets of its programs; `None` for a probe that cannot be sampled.
     pub fn control(&self) -> Option<&Arc<Control>> {
         self.control.as_ref()
+    }
+
+    /// Its open spans, if their keys are small numbers.
+    pub fn open_spans(&self) -> io::Result<Option<OpenSpans>> {
+        let Some(id) = self.layout.open else { return Ok(None) };
+        let same = self.map(id).as_fd().try_clone_to_owned()?;
+        KernelMap::from_fd(same).map(|map| Some(OpenSpans(map)))
     }
 
     /// Forgets what has begun and not ended, before a probe is attached again: their ends were not seen. Returns the

@@ -46,6 +46,8 @@ pub struct Cost {
     pub breakpoints: Duration,
     /// What is seen where measurements begin stands for so many times of it ([`Slicing`]); 0 and 1 are the same.
     pub times: u64,
+    /// Where they end, it is seen in slices as well.
+    pub ends_rest: bool,
 }
 
 impl Cost {
@@ -206,8 +208,8 @@ impl Budget {
     /// Divides a cost into what sampling lowers and what it does not. A run costs `over + (full - over) / factor`, which is 2^halvings.
     fn left(&self, cost: &Cost) -> Left {
         let run_ns = cost.run_ns();
-        // Of a measurement's two ends, only the first is seen less often in slices.
-        let slices = if self.times > 1 { (self.times + 1) as f64 / 2.0 } else { 1.0 };
+        // Of a measurement's two ends, the first alone is seen less often in slices, unless none runs between them.
+        let slices = if self.times > 1 && !cost.ends_rest { (self.times + 1) as f64 / 2.0 } else { 1.0 };
         let factor = f64::from(1u32 << self.halvings) * slices;
         let over_ns = match factor > 1.0 {
             true => (run_ns * factor - self.full_ns) / (factor - 1.0),

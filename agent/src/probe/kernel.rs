@@ -163,9 +163,11 @@ impl KernelEngine {
             (name.to_owned(), Reading { used, breakpoint_ns: meter::breakpoint_ns(attach) })
         };
         let readings = self.loaded.used().map(reading).collect();
-        let times = self.loaded.maps().control().map_or(1, |control| control.times());
         let cost = self.meter.window(Instant::now(), readings, entry_ns)?;
-        Some(Cost { times, ..cost })
+        let control = self.loaded.maps().control();
+        let times = control.map_or(1, |control| control.times());
+        let ends_rest = control.is_some_and(|control| control.ends_rest());
+        Some(Cost { times, ends_rest, ..cost })
     }
 
     /// When the next sweep is due.

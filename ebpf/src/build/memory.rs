@@ -311,7 +311,9 @@ fn open_spans(probe: &Probe, layout: &mut Layout) -> Option<Open> {
     let map = match key {
         SpanKey::Task => add_map(layout, name, MapKind::TaskStorage, 4, bytes, 0),
         SpanKey::Dense(domains) => {
-            add_map(layout, name, MapKind::Array { mmap: false }, 4, bytes, domains.iter().product())
+            let map = add_map(layout, name, MapKind::Array { mmap: false }, 4, bytes, domains.iter().product());
+            layout.open = Some(map);
+            map
         }
         SpanKey::Hash(types) => {
             let map = add_map(layout, name, MapKind::Hash, key_layout(types).1, bytes, *max_open);

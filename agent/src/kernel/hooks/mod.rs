@@ -7,15 +7,18 @@
 pub mod entry;
 mod meter;
 mod part;
+mod set;
 pub mod slices;
 
 use crate::kernel::attach::{AttachError, Attacher, ProgramType};
-use crate::kernel::control::Control;
+use crate::kernel::control::{Control, random_below};
+use crate::kernel::read::OpenSpans;
 use crate::kernel::sys::prog::Refused;
 use kstrobe_ebpf::dispatch::{self, AsmError};
 use kstrobe_ebpf::ir::Calls;
 use kstrobe_ebpf::typed::Attach;
 use part::{Part, Slot};
+use set::HookSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -54,10 +57,30 @@ pub struct Body {
     /// Relocated instructions. The maps that they name must live as long as the [`Member`].
     pub code: Vec<u64>,
     pub calls: Option<Calls>,
-    /// What sets the weight of what begins here; `None` where each event has to be seen.
-    pub begins: Option<Arc<Control>>,
+    pub role: Role,
     /// The same, loaded.
     pub program: OwnedFd,
+}
+
+/// What a program does for its probe's measurements, which says when its hook may rest.
+#[derive(Clone, Debug)]
+pub enum Role {
+    /// It has to see each event.
+    All,
+    /// They begin here, with the weight that this sets.
+    Begins(Arc<Control>),
+    /// They end here; with what sets their weights, and which of them are open.
+    Ends(Arc<Control>, Arc<OpenSpans>),
+}
+
+impl Role {
+    /// What sets the weights of what begins or ends here; `None` where each event has to be seen.
+    fn weights(&self) -> Option<&Arc<Control>> {
+        match self {
+            Role::All => None,
+            Role::Begins(weights) | Role::Ends(weights, _) => Some(weights),
+        }
+    }
 }
 
 /// All hooks of this process.
@@ -78,6 +101,8 @@ struct State {
     batches: u32,
     /// By probe, what its budget says; [`Slicing::Never`] for others.
     slicing: Vec<(Arc<Control>, Slicing)>,
+    /// Entries that are attached and detached together.
+    sets: Vec<HookSet>,
     /// The thread that attaches and detaches entries in slices of time.
     slicer: Option<Thread>,
 }
@@ -185,7 +210,7 @@ impl Hooks {
     /// Attaches the entries of hooks for good or in slices of time, as their probes allow, and sets these probes' weights while
     /// none of their hooks is attached.
     fn settle(&self, state: &mut State) {
-        let State { parts, slicing, .. } = state;
+        let State { parts, slicing, sets, .. } = state;
         slicing.retain(|(of, _)| parts.iter().any(|part| part.has_weights(of)));
         let granted = granted(parts, slicing);
         let is_granted = |of: &Arc<Control>| has(&granted, of);
@@ -195,12 +220,19 @@ impl Hooks {
         let times = |of: &Arc<Control>| if is_granted(of) || has(&alone, of) { slices::TIMES } else { 1 };
         let changed: Vec<Arc<Control>> =
             slicing.iter().filter(|(of, _)| of.times() != times(of)).map(|(of, _)| of.clone()).collect();
+        let wanted = set::wanted(parts, &granted);
+        // Before begins are missed; of others, after they are seen again.
+        set::mark_resting_ends(&wanted, &granted);
+        set::end_others(sets, &wanted, parts);
+        sets.iter_mut().for_each(|set| set.hold(parts));
+        let is_in_set = |part: &Part| wanted.iter().any(|members| members.has(part));
         let rest: Vec<bool> =
             (0..parts.len()).map(|at| group(parts, at).any(|part| part.weights().flatten().any(is_granted))).collect();
         for (part, rests) in
             parts.iter_mut().zip(&rest).filter(|(part, _)| changed.iter().any(|of| part.has_weights(of)))
         {
             match *rests || !part.is_always() {
+                _ if is_in_set(part) => part.gate(Some(false)),
                 true => part.rest(),
                 false => part.hold_programs(&changed),
             }
@@ -209,15 +241,27 @@ impl Hooks {
         for (part, rests) in parts.iter_mut().zip(rest) {
             part.slice_programs(&alone);
             match rests && part.is_first() {
+                _ if is_in_set(part) => {}
                 true => part.slice(),
                 false => part.stay(),
             }
         }
+        set::add_missing(sets, &wanted, parts);
+        let is_free = |part: &&mut Part| part.is_in_set() && !sets.iter().any(|set| set.members.has(part));
+        parts.iter_mut().filter(is_free).for_each(|part| part.gate(None));
+        parts.iter_mut().for_each(Part::look_at_bits);
+        let all: Vec<Arc<Control>> = slicing.iter().map(|(of, _)| of.clone()).collect();
+        set::mark_resting_ends(&wanted, &all);
         if let Err(error) = self.wake_slicer(state) {
             // Hooks that nothing attaches again must not rest.
             tracing::error!(%error, "no hook is attached in slices of time");
             std::mem::take(&mut state.slicing).iter().for_each(|(of, _)| weigh(of, 1));
-            state.parts.iter_mut().for_each(Part::stay);
+            set::end_others(&mut state.sets, &[], &mut state.parts);
+            for part in &mut state.parts {
+                part.stay();
+                part.gate(None);
+            }
+            set::mark_resting_ends(&[], &all);
         }
     }
 
@@ -335,7 +379,7 @@ impl State {
 
     /// When the next entry is to be attached or detached.
     fn due(&self) -> Option<Instant> {
-        self.parts.iter().filter_map(Part::due).min()
+        self.parts.iter().filter_map(Part::due).chain(self.sets.iter().map(HookSet::due)).min()
     }
 
     fn part_of(&mut self, id: u64) -> Option<&mut Part> {
@@ -380,9 +424,10 @@ fn group(parts: &[Part], at: usize) -> impl Iterator<Item = &Part> {
     parts.iter().enumerate().filter(move |(other, part)| *other == at || is_in(part)).map(|(_, part)| part)
 }
 
-/// The same for all entries at which a measurement with these weights begins.
+/// The same for all entries at which a measurement with these weights begins, or ends so that its end can rest.
 fn groups<'a>(parts: &'a [Part], of: &Arc<Control>) -> impl Iterator<Item = &'a Part> {
-    (0..parts.len()).filter(move |at| parts[*at].has_weights(of)).flat_map(|at| group(parts, at))
+    let is_of = move |at: &usize| parts[*at].has_weights(of) || parts[*at].ends(of);
+    (0..parts.len()).filter(is_of).flat_map(|at| group(parts, at))
 }
 
 fn weigh(of: &Control, times: u64) {
@@ -405,6 +450,8 @@ fn switch_in_time(hooks: Weak<Hooks>) {
             let all = ends.filter(|_| part.hook().event() == Some("sys_enter"));
             part.switch(&mut attacher, all);
         }
+        let State { sets, parts, .. } = &mut *state;
+        sets.iter_mut().filter(|set| set.due() <= now).for_each(|set| set.switch(parts, &mut attacher));
         let Some(due) = state.due() else {
             state.slicer = None;
             return;
@@ -475,4 +522,10 @@ impl Drop for Member {
         }
         self.hooks.commit(&mut state);
     }
+}
+
+/// Of 0 .. 1.
+fn chance() -> f64 {
+    const VALUES: u64 = 1 << 20;
+    random_below(VALUES) as f64 / VALUES as f64
 }

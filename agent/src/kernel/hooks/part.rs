@@ -3,10 +3,11 @@
 
 use super::meter::{self, Sum, Use};
 use super::slices::{self, Events, Slices};
-use super::{Body, HookError};
+use super::{Body, HookError, Role, chance, has};
 use crate::kernel::attach::{Attacher, Link, ProgramType};
-use crate::kernel::control::{Control, random_below};
+use crate::kernel::control::Control;
 use crate::kernel::mmap::Values;
+use crate::kernel::pollers::softirqs;
 use crate::kernel::sys::KernelMap;
 use crate::kernel::sys::map::{MMAPABLE, MapSpec, kind as map_kind};
 use crate::kernel::sys::prog::{self, ProgSpec};
@@ -14,7 +15,7 @@ use kstrobe_ebpf::dispatch::{self, Maps, Parts};
 use kstrobe_ebpf::typed::Attach;
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -61,8 +62,16 @@ impl Slot {
         &self.body.name
     }
 
+    /// What sets the weight of the measurements that begin here.
+    fn begins(&self) -> Option<&Arc<Control>> {
+        match &self.body.role {
+            Role::Begins(weights) => Some(weights),
+            Role::Ends(..) | Role::All => None,
+        }
+    }
+
     fn is_one_of(&self, weights: &[Arc<Control>]) -> bool {
-        self.body.begins.as_ref().is_some_and(|begins| weights.iter().any(|of| Arc::ptr_eq(begins, of)))
+        self.begins().is_some_and(|begins| has(weights, begins))
     }
 
     fn as_body(&self) -> dispatch::Body<'_> {
@@ -158,6 +167,8 @@ pub(super) struct Part {
     standing: Standing,
     /// When programs run that rest where the entry does not.
     bits: Option<Slices>,
+    /// In a [set](super::set) of hooks: whether programs that begin measurements run.
+    gate: Option<bool>,
 }
 
 /// What runs an entry.
@@ -226,6 +237,7 @@ impl Part {
             clock_before: Sum::default(),
             standing: Standing::Always,
             bits: None,
+            gate: None,
         })
     }
 
@@ -305,15 +317,74 @@ impl Part {
         self.shared && self.attach.is_tracepoint_program()
     }
 
-    /// Of each program that runs or is to run, what sets its weights; `None` where events must not be missed.
+    /// Of each program that runs or is to run, what sets its probe's weights; `None` where events must not be missed.
     pub(super) fn weights(&self) -> impl Iterator<Item = Option<&Arc<Control>>> {
         let runs = |slot: &&Slot| matches!(slot.state, Run::Waiting | Run::Running);
-        self.slots.iter().filter(runs).map(|slot| slot.body.begins.as_ref())
+        self.slots.iter().filter(runs).map(|slot| slot.body.role.weights())
     }
 
     /// Whether a program that begins measurements with these weights is here, running or not.
     pub(super) fn has_weights(&self, of: &Arc<Control>) -> bool {
-        self.slots.iter().any(|slot| slot.body.begins.as_ref().is_some_and(|begins| Arc::ptr_eq(begins, of)))
+        self.slots.iter().any(|slot| slot.begins().is_some_and(|begins| Arc::ptr_eq(begins, of)))
+    }
+
+    /// Whether a program is here at which measurements with these weights end.
+    pub(super) fn ends(&self, of: &Arc<Control>) -> bool {
+        let ends = |slot: &Slot| matches!(&slot.body.role, Role::Ends(weights, _) if Arc::ptr_eq(weights, of));
+        self.slots.iter().any(ends)
+    }
+
+    /// Whether a measurement with these weights that ends here is open; also where that cannot be read.
+    pub(super) fn has_open(&self, of: &[Arc<Control>]) -> bool {
+        let is_open = |slot: &Slot| match &slot.body.role {
+            Role::Ends(weights, open) if has(of, weights) => open.has_some().unwrap_or(true),
+            _ => false,
+        };
+        self.slots.iter().any(is_open)
+    }
+
+    /// What tells the entry from others, as long as it is there.
+    pub(super) fn key(&self) -> RawFd {
+        self.entry.as_raw_fd()
+    }
+
+    /// Lets programs that begin measurements run, or not, as long as the entry is in a set of hooks.
+    pub(super) fn gate(&mut self, gate: Option<bool>) {
+        self.gate = gate;
+        self.write_active();
+    }
+
+    pub(super) fn is_in_set(&self) -> bool {
+        self.gate.is_some()
+    }
+
+    /// Detaches the entry.
+    pub(super) fn detach(&mut self) {
+        self.links.clear();
+    }
+
+    /// Whether programs run in slices of time here, and the entry may do so as well.
+    fn has_slices(&self) -> bool {
+        self.gate.is_some() || self.bits.is_some()
+    }
+
+    /// Puts a dispatcher before a program that is alone at its hook and runs in slices of time. Its bits are switched at once, while
+    /// the kernel waits for all CPUs when a program is taken out of its array (`bpf_arch_poke_desc_update`).
+    pub(super) fn look_at_bits(&mut self) {
+        if self.dispatcher.alone && self.has_slices() {
+            // The only program is set apart from none.
+            let _ = self.build();
+        }
+    }
+
+    /// Whether the kernel counts the hook's events itself.
+    pub(super) fn is_counted_by_kernel(&self) -> bool {
+        self.attach.event() == Some("softirq_entry")
+    }
+
+    /// How many it has counted.
+    pub(super) fn counted_by_kernel(&self) -> Option<f64> {
+        self.is_counted_by_kernel().then(softirqs)?.ok()
     }
 
     /// Detaches the entry.
@@ -360,12 +431,16 @@ impl Part {
     /// Attaches the entry for good where it is not.
     pub(super) fn stay(&mut self) {
         self.standing = Standing::Always;
-        if self.shared && self.is_first() && self.links.is_empty() && !self.attach_again(&mut Attacher::new()) {
+        if self.shared && !self.attach_again(&mut Attacher::new()) {
             self.standing = Standing::Missing(Instant::now() + slices::AGAIN);
         }
     }
 
-    fn attach_again(&mut self, attacher: &mut Attacher) -> bool {
+    /// Attaches the entry, if it is one that the hook runs and is not attached. Whether it is then.
+    pub(super) fn attach_again(&mut self, attacher: &mut Attacher) -> bool {
+        if !self.is_first() || !self.links.is_empty() {
+            return true;
+        }
         match attacher.attach(self.entry.as_fd(), &self.attach) {
             Ok(links) => self.links = links,
             Err(error) => {
@@ -378,7 +453,7 @@ impl Part {
 
     /// Whether the entry is attached at any time.
     pub(super) fn is_always(&self) -> bool {
-        matches!(self.standing, Standing::Always)
+        matches!(self.standing, Standing::Always) && self.gate.is_none()
     }
 
     /// When the entry is to be attached or detached, or programs that rest are to run or not.
@@ -484,6 +559,24 @@ impl Part {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) else { return };
         slot.state = state;
         self.write_active();
+    }
+
+    fn runs(&self, slot: &Slot) -> bool {
+        let held = match self.gate {
+            Some(open) => !open && slot.begins().is_some(),
+            None => slot.rests && !self.bits.as_ref().is_some_and(Slices::is_attached),
+        };
+        slot.state == Run::Running && !held
+    }
+
+    /// Lets those programs run that are to run now.
+    fn write_active(&self) {
+        let next = u64::from(self.has_next) << dispatch::NEXT_BIT;
+        let running = self.slots.iter().filter(|slot| self.runs(slot));
+        let bits = running.fold(next, |bits, slot| bits | 1 << slot.bit);
+        if let Some(word) = self.words.values.words().get(dispatch::ACTIVE as usize / 8) {
+            word.store(bits, Ordering::SeqCst);
+        }
         if self.dispatcher.alone
             && let Err(error) = self.show_alone()
         {
@@ -491,19 +584,9 @@ impl Part {
         }
     }
 
-    fn write_active(&self) {
-        let is_slice = self.bits.as_ref().is_some_and(Slices::is_attached);
-        let runs = |slot: &&Slot| slot.state == Run::Running && (is_slice || !slot.rests);
-        let next = u64::from(self.has_next) << dispatch::NEXT_BIT;
-        let bits = self.slots.iter().filter(runs).fold(next, |bits, slot| bits | 1 << slot.bit);
-        if let Some(word) = self.words.values.words().get(dispatch::ACTIVE as usize / 8) {
-            word.store(bits, Ordering::SeqCst);
-        }
-    }
-
     /// A program that is alone at its hook looks at no bits: it is there or not.
     fn show_alone(&self) -> io::Result<()> {
-        let running = self.slots.iter().find(|slot| slot.state == Run::Running && self.dispatcher.slots == [slot.id]);
+        let running = self.slots.iter().find(|slot| self.runs(slot) && self.dispatcher.slots == [slot.id]);
         match running {
             Some(slot) => self.put(dispatch::PLAIN, &slot.body.program),
             None => self.clear(dispatch::PLAIN),
@@ -559,7 +642,7 @@ impl Part {
         // One that measures some system calls has the table before it: to see there that a call is another is cheaper than
         // the function's own comparisons. If the verifier refuses the two together, it runs as it was verified.
         match &self.slots[..] {
-            [only] if only.body.calls.is_none() && !self.has_next => self.be_alone(),
+            [only] if only.body.calls.is_none() && !self.has_next && !self.has_slices() => self.be_alone(),
             [_] if !self.has_next => self.dispatch().or_else(|_| self.be_alone()),
             _ => self.dispatch(),
         }
@@ -682,10 +765,4 @@ fn load(attach: &Attach, kind: &Kind, name: &str, code: &[u64]) -> Result<OwnedF
         name,
     };
     prog::load(&spec).map_err(|refused| HookError::Program { hook: attach.to_string(), refused })
-}
-
-/// Of 0 .. 1.
-fn chance() -> f64 {
-    const VALUES: u64 = 1 << 20;
-    random_below(VALUES) as f64 / VALUES as f64
 }

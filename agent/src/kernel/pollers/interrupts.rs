@@ -17,6 +17,13 @@ pub const SOFTIRQS: Source = Source {
     open: || Box::new(|rows| push(rows, &read_file("/proc/softirqs")?, false)),
 };
 
+/// Softirqs that have run, of all kinds and CPUs.
+pub fn softirqs() -> io::Result<f64> {
+    // Names of kinds and CPUs are no numbers.
+    let counts = read_file("/proc/softirqs")?;
+    Ok(counts.split_whitespace().filter_map(|word| word.parse::<u64>().ok()).sum::<u64>() as f64)
+}
+
 /// The heading names the CPUs that are online; lines have a name, a count for each, and perhaps words for people. Lines without a count
 /// for each CPU (`ERR`, `MIS`) are sums of errors that belong to none, given to the first.
 fn push(rows: &mut Rows, text: &str, with_device: bool) -> io::Result<()> {

@@ -24,6 +24,8 @@ mod tcp_listen;
 mod tcp_sockets;
 mod threads;
 
+pub use interrupts::softirqs;
+
 use kstrobe_ebpf::kernel_target::{Field, FieldType};
 use procfs::ProcError;
 use std::collections::BTreeMap;

@@ -37,6 +37,7 @@ impl Run {
                 breakpoints: self.breakpoint * runs as u32,
                 entering: Duration::ZERO,
                 times: 1,
+                ends_rest: false,
             };
             let action = resumed.or_else(|| self.budget.look(now, &cost, &NONE));
             self.actions.extend(action.map(|action| (self.second, action)));
@@ -166,6 +167,29 @@ fn hooks_that_cost_too_much_to_reach_are_sliced() {
 }
 
 #[test]
+fn what_is_passed_over_is_known_where_ends_rest_too() {
+    let budget = || {
+        let mut budget = Budget::new(BudgetLimit::Own(20_000), true).unwrap();
+        (1..=2).for_each(|at| _ = budget.look(Duration::from_secs(at), &reached(6, 1), &NONE));
+        budget
+    };
+    // 40 % of a CPU for programs that take 300 ns a run, of which none passes anything over: sampling can lower it.
+    let flood = |ends_rest| Cost {
+        run: Duration::from_millis(400),
+        runs: 1_333_333,
+        entering: Duration::from_millis(1),
+        ends_rest,
+        ..reached(6, 8)
+    };
+    let halvings = |ends_rest| {
+        let mut budget = budget();
+        (3..=4).find_map(|at| budget.look(Duration::from_secs(at), &flood(ends_rest), &NONE))
+    };
+    assert_eq!(halvings(true), Some(BudgetAction::Sample(7)));
+    assert_eq!(halvings(false), Some(BudgetAction::Sample(6)));
+}
+
+#[test]
 fn only_probes_of_the_agents_budget_rest_for_others() {
     let slicing = |limit, can_sample| Budget::new(limit, can_sample).unwrap().slicing();
     assert_eq!(slicing(BudgetLimit::Shared, true), Slicing::Tolerated);
@@ -268,6 +292,7 @@ fn no_budget_is_no_machine_and_odd_numbers_do_no_harm() {
         entering: Duration::MAX,
         breakpoints: Duration::MAX,
         times: 1,
+        ends_rest: false,
     };
     assert_eq!(Cost::default().ppm(), 0);
     assert_eq!(endless.ppm(), u64::MAX);
