@@ -3,6 +3,7 @@
 
 use super::agent::{self, Settings};
 use super::hand_written::{self, Counts, Hooks, Pair};
+use super::load::Take;
 use super::variants::Setup;
 use super::{in_turn, load, table};
 use anyhow::{Context, Result};
@@ -34,6 +35,13 @@ const LOADS: [Load; 4] = [
     Load { name: "round trip by pipes", share: 10, run: load::fastest_pipe_round_trip_ns },
     Load { name: "round trip by TCP on loopback", share: 10, run: load::fastest_tcp_round_trip_ns },
 ];
+
+type RoundTrip = fn(usize, Take) -> Result<f64>;
+/// Loads that are measured once more when budgets have acted.
+const SETTLED: [(&str, RoundTrip); 2] =
+    [("Round trip by pipes", load::pipe_round_trip_ns), ("Round trip by TCP on loopback", load::tcp_round_trip_ns)];
+/// Rounds of these, each of which takes half a minute.
+const SETTLED_ROUNDS: usize = 3;
 
 /// What all measurements share.
 pub struct Bench<'a> {
@@ -85,6 +93,41 @@ impl Bench<'_> {
         text += "\n### Default set\n";
         for load in &LOADS {
             text += &self.table(&mut defaults, load)?;
+        }
+        text += "\n### Default set on its budget\n";
+        text += &self.settled(&mut [
+            row("nothing attached", Setup::Nothing),
+            row("default set", Setup::Agent { settings: self.settings(None), metric: None }),
+        ])?;
+        Ok(text)
+    }
+
+    /// Measures rows after so long a load that their budgets have acted.
+    fn settled(&self, rows: &mut [Row]) -> Result<String> {
+        let mut text = String::new();
+        for (name, run) in SETTLED {
+            let mut least = vec![f64::INFINITY; rows.len()];
+            for round in 0..SETTLED_ROUNDS {
+                eprintln!("{name}, settled: round {} of {SETTLED_ROUNDS}", round + 1);
+                for i in in_turn(round, rows.len()) {
+                    let attached = rows[i].setup.attach()?;
+                    least[i] = least[i].min(run(self.cpu, Take::Settled)?);
+                    rows[i].setup.detach(attached)?;
+                }
+            }
+            let cells = rows.iter().zip(&least).map(|(row, ns)| {
+                let added = ns - least[0];
+                let percent = added / least[0] * 100.0;
+                vec![row.name.clone(), format!("{added:.0}"), format!("{percent:.1}"), format!("{ns:.0}")]
+            });
+            write!(
+                text,
+                "\n{name}; one CPU, {SETTLED_ROUNDS} interleaved rounds of {} s, of which the first {} are for budgets to act; the lowest \
+                 of the rounds' medians.\n\n",
+                (load::SETTLING + load::MEASURED).as_secs(),
+                load::SETTLING.as_secs()
+            )?;
+            text += &table::markdown(&["attached", "added, ns", "added, %", "operation, ns"], cells);
         }
         Ok(text)
     }

@@ -34,15 +34,38 @@ pub fn fastest_empty_receive_ns(cpu: usize, calls: u32) -> Result<f64> {
     })
 }
 
-/// A byte to another thread on the same CPU and back, by two pipes: two context switches. Nanoseconds of the fastest chunk.
-pub fn fastest_pipe_round_trip_ns(cpu: usize, trips: u32) -> Result<f64> {
-    let (request, asked) = std::io::pipe().map(|(read, write)| (write, read))?;
-    let (answered, answer) = std::io::pipe()?;
-    round_trips(cpu, trips, (answered, request), (asked, answer))
+/// What of a load's chunks is its time.
+#[derive(Clone, Copy, Debug)]
+pub enum Take {
+    /// The fastest of so many operations.
+    Fastest(u32),
+    /// The median of those of [`MEASURED`], after [`SETTLING`] of the same load, by when budgets have acted.
+    Settled,
 }
 
-/// A byte to another thread on the same CPU and back, by a TCP connection on loopback. Nanoseconds of the fastest chunk.
+/// How long budgets have to act, which look at windows of some seconds.
+pub const SETTLING: Duration = Duration::from_secs(20);
+pub const MEASURED: Duration = Duration::from_secs(10);
+
+/// [`pipe_round_trip_ns`] of the fastest chunk.
+pub fn fastest_pipe_round_trip_ns(cpu: usize, trips: u32) -> Result<f64> {
+    pipe_round_trip_ns(cpu, Take::Fastest(trips))
+}
+
+/// [`tcp_round_trip_ns`] of the fastest chunk.
 pub fn fastest_tcp_round_trip_ns(cpu: usize, trips: u32) -> Result<f64> {
+    tcp_round_trip_ns(cpu, Take::Fastest(trips))
+}
+
+/// A byte to another thread on the same CPU and back, by two pipes: two context switches.
+pub fn pipe_round_trip_ns(cpu: usize, take: Take) -> Result<f64> {
+    let (request, asked) = std::io::pipe().map(|(read, write)| (write, read))?;
+    let (answered, answer) = std::io::pipe()?;
+    round_trips(cpu, take, (answered, request), (asked, answer))
+}
+
+/// A byte to another thread on the same CPU and back, by a TCP connection on loopback.
+pub fn tcp_round_trip_ns(cpu: usize, take: Take) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let client = TcpStream::connect(listener.local_addr()?)?;
     let (server, _) = listener.accept()?;
@@ -50,11 +73,11 @@ pub fn fastest_tcp_round_trip_ns(cpu: usize, trips: u32) -> Result<f64> {
     server.set_nodelay(true)?;
     // A lost end of the connection ends the load, not the benchmark's patience.
     client.set_read_timeout(Some(Duration::from_secs(10)))?;
-    round_trips(cpu, trips, (client.try_clone()?, client), (server.try_clone()?, server))
+    round_trips(cpu, take, (client.try_clone()?, client), (server.try_clone()?, server))
 }
 
 /// The client's ends (to read, to write) and the server's.
-fn round_trips<CR, CW, SR, SW>(cpu: usize, trips: u32, client: (CR, CW), server: (SR, SW)) -> Result<f64>
+fn round_trips<CR, CW, SR, SW>(cpu: usize, take: Take, client: (CR, CW), server: (SR, SW)) -> Result<f64>
 where
     CR: Read + Send + 'static,
     CW: Write + Send + 'static,
@@ -74,10 +97,14 @@ where
     let best = on_cpu(cpu, move || {
         let (mut from, mut to) = client;
         let mut byte = [0];
-        fastest(trips, CHUNK / 10, || {
+        let trip = || {
             to.write_all(&byte)?;
             Ok(from.read_exact(&mut byte)?)
-        })
+        };
+        match take {
+            Take::Fastest(trips) => fastest(trips, CHUNK / 10, trip),
+            Take::Settled => settled(CHUNK / 10, trip),
+        }
     })?;
     echo.join().map_err(|_| anyhow!("the echo's thread panicked"))??;
     Ok(best)
@@ -94,6 +121,20 @@ fn fastest(steps: u32, chunk: u32, mut step: impl FnMut() -> Result<()>) -> Resu
         best = best.min(begin.elapsed().as_nanos() as f64 / f64::from(chunk));
     }
     Ok(best)
+}
+
+/// Nanoseconds of one `step`, of the median chunk of [`MEASURED`] after [`SETTLING`].
+fn settled(chunk: u32, mut step: impl FnMut() -> Result<()>) -> Result<f64> {
+    let (start, mut chunks) = (Instant::now(), Vec::new());
+    while start.elapsed() < SETTLING + MEASURED {
+        let begin = Instant::now();
+        (0..chunk).try_for_each(|_| step())?;
+        if start.elapsed() > SETTLING {
+            chunks.push(begin.elapsed().as_nanos() as f64 / f64::from(chunk));
+        }
+    }
+    chunks.sort_by(f64::total_cmp);
+    chunks.get(chunks.len() / 2).copied().context("no chunk of the load came to its end")
 }
 
 /// Makes one call under each of these names of the thread.
