@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::agent::{Agent, Setup};
 use support::bpftrace::Bpftrace;
-use support::{Folder, emulated, load, output, program, wait_for, witnesses};
+use support::{Agreement, Folder, emulated, load, output, program, wait_for, witnesses};
 
 /// A call takes at least some 30 µs; each tool times the other's breakpoints too, some µs each.
 const TOOL_OVERHEAD_NS: u64 = 20_000;
@@ -50,7 +50,11 @@ fn root_time_of_getaddrinfo_agrees_with_bpftrace() {
     };
     let (good, bad) = (of("false"), of("true"));
     assert_eq!((good.count, bad.count), (f64::from(CALLS * 3 / 4), f64::from(CALLS / 4)));
-    assert_eq!(maps.number("@calls", "1"), u64::from(CALLS), "bpftrace counts them too");
+    let theirs = maps.number("@calls", "1");
+    assert_eq!(theirs, u64::from(CALLS), "bpftrace counts them too");
+    let metric = "name_resolution_duration_seconds";
+    let plain = Agreement::new("name_resolution", metric, "bpftrace", good.count + bad.count, theirs as f64);
+    Agreement { bounds: good.buckets.len(), ..plain }.record();
     let hist = maps.hist("@ns", "1");
     let below = |ns: u64| hist.iter().filter(|(_, max, _)| *max < ns).map(|(_, _, n)| *n).sum::<u64>() as f64;
     let slack = f64::from(CALLS) * if emulated() { 0.2 } else { 0.05 };

@@ -11,7 +11,7 @@ use support::bpftrace::Bpftrace;
 use support::metrics::Metrics;
 use support::netns::Netns;
 use support::trace_instance::TraceInstance;
-use support::{emulated, load, not_run, output, wait_for, witnesses};
+use support::{Agreement, emulated, load, not_run, output, wait_for, witnesses};
 use syscalls::Sysno;
 
 /// Each tool times the other's programs too, so that a duration differs by about this much between them.
@@ -59,6 +59,8 @@ fn root_syscall_counts_and_buckets_agree_with_bpftrace() {
         let hist = maps.hist("@ns", &number);
         let below = |ns: u64| hist.iter().filter(|(_, max, _)| *max < ns).map(|(_, _, n)| *n).sum::<u64>() as f64;
         let slack = theirs * 0.01 + 2.0;
+        let plain = Agreement::new("syscalls", "syscall_duration_seconds", "bpftrace", ours.count, theirs);
+        Agreement { bounds: ours.buckets.len(), ..plain }.record();
         for (le, at_most) in &ours.buckets {
             // bpftrace's bounds are powers of two: the count at ours lies between those around it.
             let ns = if le.is_finite() { (le * 1e9).round() as u64 } else { u64::MAX / 4 };
@@ -105,6 +107,8 @@ fn root_receive_time_of_a_slow_peer_is_waiting_not_work() {
     assert!(wait.at_most(0.005) <= 0.1 * calls && wait.sum > share * whole.sum, "wait: {wait:?} of {whole:?}");
     // The parts make the whole, of the same calls.
     within("wait + work", wait.sum + work.sum, whole.sum, 0.001, 1e-6);
+    let counted = Agreement::new("recvfrom", "recv_wait_seconds", "the load", wait.count, f64::from(requests));
+    counted.record();
     agent.stop();
 }
 
@@ -154,6 +158,7 @@ fn root_softirq_counts_agree_with_proc_softirqs() {
             (inner - slack - unseen..=outer + slack).contains(&ours),
             "{vector}: {ours}, /proc/softirqs {inner}..={outer}, {lost} lost and {unseen} not seen"
         );
+        Agreement::new("softirq", "softirq_duration_seconds", "/proc/softirqs", ours, outer).record();
         compared += u32::from(inner > 100.0);
     }
     assert!(compared >= 2, "too little happened to compare: {inner_after:?}");
@@ -174,6 +179,7 @@ fn root_retransmitted_segments_agree_with_snmp() {
     let (ours, theirs) = retransmits(&client, &server, 64 << 20);
     // Others use the network of this machine too.
     within("retransmitted segments", ours, theirs, 0.01, 2.0);
+    Agreement::new("tcp_retransmits", "tcp_retransmits_total", "nstat", ours, theirs).record();
 }
 
 #[test]
@@ -249,6 +255,7 @@ fn root_accept_queue_agrees_with_ss() {
         (metrics.sum("kstrobe_tcp_listen_queue_depth", &labels) == depth).then_some(metrics)
     });
     assert_eq!(polled.sum("kstrobe_tcp_listen_queue_limit", &labels), limit);
+    Agreement::new("tcp_listen", "tcp_listen_queue_depth", "ss", depth, depth).record();
     for _ in 0..WAITING {
         listener.accept().unwrap();
     }
@@ -256,7 +263,9 @@ fn root_accept_queue_agrees_with_ss() {
     assert_eq!(accepted.count, WAITING as f64);
     // 7 + 6 + .. + 1: each accept found one less.
     assert_eq!(accepted.sum, (WAITING * (WAITING + 1) / 2) as f64);
-    assert_eq!(agent.scrape().sum("kstrobe_tcp_accept_queue_limit", &labels), limit);
+    let our_limit = agent.scrape().sum("kstrobe_tcp_accept_queue_limit", &labels);
+    assert_eq!(our_limit, limit);
+    Agreement::new("tcp_backlog", "tcp_accept_queue_limit", "ss", our_limit, limit).record();
     drop(clients);
     agent.stop();
 }

@@ -14,7 +14,7 @@ use support::disk::Disk;
 use support::memory_group::{self, MemoryGroup};
 use support::metrics::Metrics;
 use support::trace_instance::TraceInstance;
-use support::{load, not_run, output};
+use support::{Agreement, load, not_run, output};
 
 const PAGE_BYTES: usize = 4096;
 /// Pages that are touched for the first time.
@@ -49,7 +49,9 @@ fn root_page_faults_are_those_of_getrusage() {
     // The kernel's own counter, which other processors have in place of x86's tracepoints, does not tell writes.
     let access = if cfg!(target_arch = "x86_64") { "write" } else { "unknown" };
     let labels = [("comm", "kst-faults"), ("mode", "user"), ("access", access)];
-    assert_about(after.sum("kstrobe_page_faults_total", &labels), faults as f64);
+    let ours = after.sum("kstrobe_page_faults_total", &labels);
+    assert_about(ours, faults as f64);
+    Agreement::new("page_faults", "page_faults_total", "getrusage", ours, faults as f64).record();
     agent.stop();
 }
 
@@ -193,6 +195,9 @@ fn reclaim_is_that_of_the_trace(kind: &str, load: impl FnOnce()) {
     let missed = after.sum("kstrobe_program_missed_total", &[("probe", &probe)]);
     if missed == 0.0 {
         assert_eq!((ours.count, our_pages), (ends, pages));
+        let metric = format!("{kind}_reclaim_duration_seconds");
+        let plain = Agreement::new(&probe, &metric, "ftrace", ours.count, ends);
+        Agreement { bounds: ours.buckets.len(), ..plain }.record();
     }
     assert!(missed <= 0.05 * ends, "{missed} of {ends} missed");
     assert!((ends - missed..=ends).contains(&ours.count), "{} of {ends} times, {missed} missed", ours.count);

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 use support::agent::{Agent, Setup};
 use support::netns::Netns;
-use support::{lab, wait_for, witnesses};
+use support::{Agreement, lab, wait_for, witnesses};
 
 const DROPS: &str = include_str!("../../probes/network/drops.yaml");
 /// Bytes of an Ethernet header, and of those of IPv4 and UDP.
@@ -50,6 +50,7 @@ fn root_drops_at_a_closed_port_are_those_of_nstat() {
         functions.iter().map(|function| metrics.sum(name, &[("reason", reason), ("function", function)])).sum();
     let all: Vec<_> = metrics.series(name, &[]).collect();
     assert_eq!(ours, dropped, "{all:?}");
+    Agreement::new("packet_drops", "packet_drops_total", "nstat", ours, dropped).record();
     agent.stop();
 }
 
@@ -138,5 +139,6 @@ fn compare(agent: &Agent, ends: [(&Netns, &String); 2], before: [[f64; 4]; 2]) {
         assert_eq!((ours.count, ours.sum), (received, received_bytes - LINK_HEADER * received), "{device} received");
         let ours = metrics.histogram("kstrobe_sent_packet_bytes", &labels);
         assert_eq!((ours.count, ours.sum), (sent, sent_bytes), "{device} sent");
+        Agreement::new("packets_sent", "sent_packet_bytes", "/proc/net/dev", ours.count, sent).record();
     }
 }

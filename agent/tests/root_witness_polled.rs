@@ -18,7 +18,7 @@ use support::disk::Disk;
 use support::groups::Group;
 use support::metrics::Metrics;
 use support::netns::Netns;
-use support::{Folder, load, not_asked_for, not_run, output, wait_for, witnesses};
+use support::{Agreement, Folder, load, not_asked_for, not_run, output, wait_for, witnesses};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -129,7 +129,9 @@ fn root_polled_networks_are_those_of_ip_and_tc() {
             ("interface_send_drops_total", ["tx", "dropped"]),
         ] {
             let theirs = link["stats64"][direction][field].as_f64().unwrap();
-            assert_eq!(metrics.sum(&format!("kstrobe_{ours}"), &eth0), theirs, "{ours}: {link}");
+            let value = metrics.sum(&format!("kstrobe_{ours}"), &eth0);
+            assert_eq!(value, theirs, "{ours}: {link}");
+            Agreement::new("interfaces", ours, "ip", value, theirs).record();
         }
         let state = link["operstate"].as_str().unwrap().to_lowercase();
         let labels = [("interface", "eth0"), ("state", &state), ("qdisc", link["qdisc"].as_str().unwrap())];
@@ -151,7 +153,10 @@ fn root_polled_networks_are_those_of_ip_and_tc() {
                 ("qdisc_drops_total", "drops"),
                 ("qdisc_backlog_packets", "qlen"),
             ] {
-                assert_eq!(metrics.sum(&format!("kstrobe_{ours}"), &labels), netem[field].as_f64().unwrap(), "{netem}");
+                let (value, theirs) =
+                    (metrics.sum(&format!("kstrobe_{ours}"), &labels), netem[field].as_f64().unwrap());
+                assert_eq!(value, theirs, "{netem}");
+                Agreement::new("qdisc_counters", ours, "tc", value, theirs).record();
             }
             let rtt = metrics.sum("kstrobe_tcp_connection_rtt_seconds", &[("remote", "10.99.0.2")]);
             assert!((0.02..1.0).contains(&rtt), "{rtt} s over a delay of 20 ms");
@@ -164,13 +169,16 @@ fn root_polled_networks_are_those_of_ip_and_tc() {
         let main: Vec<_> = metrics.series("kstrobe_route_metric", &[("table", "254")]).collect();
         let of_4 = main.iter().filter(|(labels, _)| labels["destination"].contains('.')).count();
         assert_eq!(of_4, routes, "{main:?}");
+        Agreement::new("routes", "route_metric", "ip", of_4 as f64, routes as f64).record();
 
         let driver = [("interface", "eth0"), ("driver", "veth")];
         assert_eq!(metrics.sum("kstrobe_network_driver_info", &driver), 1.0);
         // A cable's end knows the number of its other end.
         let peer = [("interface", "eth0"), ("name", "peer_ifindex")];
         let other = link["link_index"].as_f64().unwrap();
-        assert_eq!(metrics.sum("kstrobe_network_driver_events_total", &peer), other);
+        let value = metrics.sum("kstrobe_network_driver_events_total", &peer);
+        assert_eq!(value, other);
+        Agreement::new("network_driver_counters", "network_driver_events_total", "ip", value, other).record();
 
         let local = stream.local_addr().unwrap().port().to_string();
         let comm = std::env::current_exe().unwrap();
@@ -182,7 +190,9 @@ fn root_polled_networks_are_those_of_ip_and_tc() {
         assert_eq!(metrics.sum("kstrobe_tcp_connection_received_bytes_total", &connection), 4.0);
         let ss = output(Command::new("ss").args(["-tino", "state", "established", "sport", "=", &format!(":{local}")]));
         let window = ss.split_whitespace().find_map(|word| word.strip_prefix("cwnd:")).unwrap().parse::<f64>().unwrap();
-        assert_eq!(metrics.sum("kstrobe_tcp_connection_window_segments", &connection), window, "{ss}");
+        let value = metrics.sum("kstrobe_tcp_connection_window_segments", &connection);
+        assert_eq!(value, window, "{ss}");
+        Agreement::new("tcp_connections", "tcp_connection_window_segments", "ss", value, window).record();
 
         let listens = agent.address().port().to_string();
         let labels = [("port", listens.as_str()), ("comm", "kstrobe"), ("uid", "0")];
@@ -299,6 +309,7 @@ fn root_polled_memory_is_that_of_free_and_procfs() {
     let name = "kstrobe_memory_bytes";
     let (metrics, _) = at_least(&agent, name, &[("use", "shared")], before.0 + (SHARED as f64) * 0.9);
     assert_eq!(metrics.sum(name, &[("use", "total")]), free(1));
+    Agreement::new("memory", "memory_bytes", "free", metrics.sum(name, &[("use", "total")]), free(1)).record();
     let (ours, theirs) = (metrics.sum(name, &[("use", "available")]), free(6));
     assert!((ours - theirs).abs() <= 0.1 * theirs, "{ours}, but free shows {theirs}");
     let (_, ours) = at_least(&agent, "kstrobe_vmstat_events_total", &[("name", "pgfault")], before.1 + TOUCHED as f64);
@@ -306,6 +317,7 @@ fn root_polled_memory_is_that_of_free_and_procfs() {
     let (_, objects) = at_least(&agent, "kstrobe_slab_objects", &[("cache", "dentry")], before.2 + FILES as f64 * 0.9);
     let theirs = number("/proc/slabinfo", "dentry");
     assert!((objects - theirs).abs() <= 0.1 * theirs, "{objects} of {theirs}");
+    Agreement::new("slabs", "slab_objects", "/proc/slabinfo", objects, theirs).record();
     agent.stop();
     nix::mount::umount2(&folder.0, nix::mount::MntFlags::MNT_DETACH).unwrap();
 }
@@ -349,6 +361,7 @@ fn root_polled_disks_are_those_of_sysfs() {
     ] {
         let (ours, theirs) = (metrics.sum(&format!("kstrobe_{name}"), &labels), sysfs(column) * unit);
         assert!((ours - theirs).abs() < 1e-6, "{name}: {ours}, but sysfs has {theirs}");
+        Agreement::new("disks", name, "/sys/block", ours, theirs).record();
     }
     agent.stop();
 }
@@ -376,6 +389,7 @@ fn root_polled_file_systems_are_those_of_df() {
     let ours = ["size_bytes", "available_bytes", "inodes", "free_inodes"]
         .map(|name| metrics.sum(&format!("kstrobe_filesystem_{name}"), &labels));
     assert_eq!(ours.as_slice(), theirs, "{df}");
+    Agreement::new("disk_space", "filesystem_available_bytes", "df", ours[1], theirs[1]).record();
     assert_eq!(metrics.sum("kstrobe_filesystem_read_only", &labels), 0.0);
     // Process 1 may be in another namespace of mounts than this test.
     if file("/proc/1/mountinfo").contains(place) {
@@ -451,10 +465,10 @@ fn root_polled_bpf_programs_are_those_of_bpftool() {
         if runs > f64::from(CALLS) / 2.0 {
             compared += 1;
             assert!(metrics.sum("kstrobe_bpf_program_run_seconds_total", &labels) > 0.0);
-            assert_eq!(
-                metrics.sum("kstrobe_bpf_program_memory_bytes", &labels),
-                program["bytes_memlock"].as_f64().unwrap()
-            );
+            let memory = metrics.sum("kstrobe_bpf_program_memory_bytes", &labels);
+            let theirs = program["bytes_memlock"].as_f64().unwrap();
+            assert_eq!(memory, theirs);
+            Agreement::new("bpf_programs", "bpf_program_memory_bytes", "bpftool", memory, theirs).record();
         }
     }
     assert!(compared >= 1, "{:?}", metrics.series("kstrobe_bpf_program_runs_total", &[]).collect::<Vec<_>>());

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup};
 use support::bpftrace::Bpftrace;
 use support::metrics::{Histogram, Metrics};
-use support::{emulated, load, output, witnesses};
+use support::{Agreement, emulated, load, output, witnesses};
 
 const FUTEX_SCRIPT: &str = "
     tracepoint:syscalls:sys_enter_futex { $op = args->op & 127; if ($op == 0 || $op == 9) { @waits[comm] = count(); } }
@@ -107,6 +107,9 @@ fn root_waits_for_a_cpu_agree_with_schedstat() {
         // An emulated CPU may itself have to wait between the kernel's clock and ours.
         let early_and_late = if emulated() { 0.25 } else { 0.03 };
         within(&format!("{comm}: seconds"), ours.sum, seconds, 0.1, times * TRACEPOINT_SECONDS + early_and_late);
+        let counted =
+            Agreement::new("runqueue_latency", "runqueue_latency_seconds", "/proc/PID/schedstat", ours.count, times);
+        counted.record();
         let least = if comm == "kst-rq-sleeper" { 0.0 } else { 0.3 };
         assert!(seconds > least && times >= 20.0, "{comm}: too little waiting to compare: {seconds} s, {times} times");
     }
@@ -175,6 +178,7 @@ fn root_wakeups_of_a_known_number_are_counted() {
         // The other witness: whoever leaves the CPU to wait comes back by a wakeup.
         let theirs = blocked[wakee] as f64;
         within(&format!("{labels:?} and its voluntary switches"), ours, theirs, 0.01, 5.0);
+        Agreement::new("wakeups", "wakeups_total", "getrusage", ours, theirs).record();
     }
     // A timer wakes on an idle CPU, or in the name of whoever runs there.
     let by = |name| metrics.sum(name, &[("wakee", "kst-sleeps")]);

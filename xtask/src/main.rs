@@ -1,5 +1,6 @@
-//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | flood | soak | demo | pictures | fleet | helm | cluster | image | packages | unit | otelcol`.
+//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | agreement | side-by-side | flood | soak | demo | pictures | fleet | helm | cluster | image | packages | unit | otelcol`.
 
+mod agreement;
 mod apt;
 mod arch;
 mod bench;
@@ -20,6 +21,7 @@ mod packages;
 mod pictures;
 mod programs;
 mod prometheus;
+mod side_by_side;
 mod soak;
 mod test;
 mod tidy;
@@ -52,6 +54,10 @@ enum Chore {
     Fuzz(fuzz::Options),
     /// Measure what events, scrapes and traces cost, against other ways to get the same (root; not for traces)
     Bench(bench::Options),
+    /// Run probes beside other tools on the same load, and print what each counted (root; 4 minutes)
+    Agreement(agreement::Options),
+    /// Run classic tools and kstrobe under their names beside the same load (root; 3 minutes)
+    SideBySide(side_by_side::Options),
     /// Check what the shipped configuration counts and costs from 40,000 to 1,000,000 system calls a second (root; 12 minutes)
     Flood(flood::Options),
     /// Run all shipped probes at once beside a busy node: what is lost, what they take, what is left behind (root; 10 minutes)
@@ -85,6 +91,8 @@ fn main() -> ExitCode {
         Chore::Vm(options) => vm::run(&root, &options),
         Chore::Fuzz(options) => fuzz::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
+        Chore::Agreement(options) => agreement::run(&root, &options),
+        Chore::SideBySide(options) => side_by_side::run(&root, &options),
         Chore::Flood(options) => flood::run(&root, &options),
         Chore::Soak(options) => soak::run(&root, &options),
         Chore::Demo(options) => demo::run(&root, &options),

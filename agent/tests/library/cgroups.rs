@@ -1,7 +1,7 @@
 //! Control groups that are made, filled and removed.
 
 use super::support::groups::unified;
-use super::{Made, Row, compare, named};
+use super::{Made, Oracle, Row, compare, counts, named};
 use std::process::Command;
 
 const TIMES: u32 = 10;
@@ -47,7 +47,7 @@ const ROWS: &[Row] = &[
         metric: "cgroups_made_total",
         labels: &[("comm", "COMM")],
         exact: true,
-        oracle: "tracepoint:cgroup:cgroup_mkdir /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:cgroup:cgroup_mkdir /comm == \"COMM\"/"),
         load: groups,
     },
     Row {
@@ -55,7 +55,7 @@ const ROWS: &[Row] = &[
         metric: "cgroups_removed_total",
         labels: &[("comm", "COMM")],
         exact: true,
-        oracle: "tracepoint:cgroup:cgroup_rmdir /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:cgroup:cgroup_rmdir /comm == \"COMM\"/"),
         load: groups,
     },
     Row {
@@ -63,7 +63,7 @@ const ROWS: &[Row] = &[
         metric: "cgroup_moves_total",
         labels: &[("comm", "COMM"), ("task", "sleep")],
         exact: true,
-        oracle: "tracepoint:cgroup:cgroup_attach_task /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:cgroup:cgroup_attach_task /comm == \"COMM\"/"),
         load: moves,
     },
     Row {
@@ -71,7 +71,7 @@ const ROWS: &[Row] = &[
         metric: "rstat_locks_total",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: "tracepoint:cgroup:cgroup_rstat_locked /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:cgroup:cgroup_rstat_locked /comm == \"COMM\"/"),
         load: groups,
     },
     Row {
@@ -79,7 +79,7 @@ const ROWS: &[Row] = &[
         metric: "cgroup_cpu_seconds_total",
         labels: &[],
         exact: false,
-        oracle: "",
+        oracle: Oracle::None,
         load: some_time,
     },
 ];

@@ -1,6 +1,6 @@
 //! Files and the disk below them.
 
-use super::{Made, Row, compare, named};
+use super::{Made, Oracle, Row, compare, counts, named, sums, whole};
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::fs::{File, OpenOptions};
@@ -37,7 +37,7 @@ fn reads(comm: &str) -> Made {
     Made::events(BYTES as f64)
 }
 
-fn syncs(comm: &str) -> Made {
+pub(super) fn syncs(comm: &str) -> Made {
     let folder = super::support::Folder::new();
     let mut file = file_of(&folder);
     named(comm, || {
@@ -70,7 +70,7 @@ fn renames(comm: &str) -> Made {
     Made::events(TIMES)
 }
 
-fn locks(comm: &str) -> Made {
+pub(super) fn locks(comm: &str) -> Made {
     let folder = super::support::Folder::new();
     let path = folder.write("lock", "");
     named(comm, || {
@@ -82,7 +82,7 @@ fn locks(comm: &str) -> Made {
 }
 
 /// Reads past the page cache, each of which is a request to the disk.
-fn disk_reads(comm: &str) -> Made {
+pub(super) fn disk_reads(comm: &str) -> Made {
     #[repr(align(4096))]
     struct Block([u8; 4096]);
     let folder = super::support::Folder::new();
@@ -116,7 +116,7 @@ const ROWS: &[Row] = &[
         metric: "file_traffic_bytes_total",
         labels: &[("comm", "COMM"), ("file", "kst-file"), ("direction", "write")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_write /comm == \"COMM\" && args->ret > 0/ { @ = sum(args->ret); }",
+        oracle: sums("tracepoint:syscalls:sys_exit_write /comm == \"COMM\" && args->ret > 0/", "args->ret"),
         load: writes,
     },
     Row {
@@ -124,7 +124,7 @@ const ROWS: &[Row] = &[
         metric: "file_traffic_bytes_total",
         labels: &[("comm", "COMM"), ("direction", "read")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: reads,
     },
     Row {
@@ -132,7 +132,7 @@ const ROWS: &[Row] = &[
         metric: "file_io_duration_seconds_count",
         labels: &[("syscall", "write")],
         exact: false,
-        oracle: "tracepoint:syscalls:sys_exit_write { @ = count(); }",
+        oracle: whole("tracepoint:syscalls:sys_exit_write"),
         load: |comm| Made { count: f64::from(TIMES), ..writes(comm) },
     },
     Row {
@@ -140,7 +140,7 @@ const ROWS: &[Row] = &[
         metric: "sync_duration_seconds_count",
         labels: &[("comm", "COMM"), ("syscall", "fdatasync")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_fdatasync /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_fdatasync /comm == \"COMM\"/"),
         load: syncs,
     },
     Row {
@@ -148,7 +148,7 @@ const ROWS: &[Row] = &[
         metric: "unlinks_total",
         labels: &[("comm", "COMM"), ("failed", "false")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_unlinkat /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_unlinkat /comm == \"COMM\"/"),
         load: removals,
     },
     Row {
@@ -156,7 +156,9 @@ const ROWS: &[Row] = &[
         metric: "renames_total",
         labels: &[("comm", "COMM"), ("failed", "false")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_rename,tracepoint:syscalls:sys_exit_renameat,tracepoint:syscalls:sys_exit_renameat2 /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts(
+            "tracepoint:syscalls:sys_exit_rename,tracepoint:syscalls:sys_exit_renameat,tracepoint:syscalls:sys_exit_renameat2 /comm == \"COMM\"/",
+        ),
         load: renames,
     },
     Row {
@@ -164,7 +166,7 @@ const ROWS: &[Row] = &[
         metric: "file_lock_wait_seconds_count",
         labels: &[("comm", "COMM"), ("failed", "false")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_enter_flock /comm == \"COMM\" && (args->cmd & 8) == 0/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_enter_flock /comm == \"COMM\" && (args->cmd & 8) == 0/"),
         load: locks,
     },
     Row {
@@ -172,7 +174,7 @@ const ROWS: &[Row] = &[
         metric: "writeback_duration_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:writeback:writeback_start { @ = count(); }",
+        oracle: counts("tracepoint:writeback:writeback_start"),
         load: perhaps,
     },
     Row {
@@ -180,7 +182,7 @@ const ROWS: &[Row] = &[
         metric: "dirtied_pages_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:writeback:balance_dirty_pages { @ = sum(args->dirtied); }",
+        oracle: sums("tracepoint:writeback:balance_dirty_pages", "args->dirtied"),
         load: perhaps,
     },
     Row {
@@ -188,7 +190,7 @@ const ROWS: &[Row] = &[
         metric: "journal_commit_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:jbd2:jbd2_start_commit { @ = count(); }",
+        oracle: counts("tracepoint:jbd2:jbd2_start_commit"),
         load: perhaps,
     },
     Row {
@@ -196,7 +198,7 @@ const ROWS: &[Row] = &[
         metric: "ext4_sync_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:ext4:ext4_sync_file_enter { @ = count(); }",
+        oracle: counts("tracepoint:ext4:ext4_sync_file_enter"),
         load: perhaps,
     },
     Row {
@@ -204,23 +206,23 @@ const ROWS: &[Row] = &[
         metric: "program_block_requests_total",
         labels: &[("comm", "COMM"), ("operation", "read")],
         exact: true,
-        oracle: "tracepoint:block:block_io_start /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:block:block_io_start /comm == \"COMM\"/"),
         load: disk_reads,
     },
     Row {
         probe: "block_requests",
         metric: "block_requests_total",
-        labels: &[("operation", "read"), ("failed", "false")],
+        labels: &[("failed", "false")],
         exact: false,
-        oracle: "tracepoint:block:block_rq_issue { @ = count(); }",
+        oracle: counts("tracepoint:block:block_rq_issue"),
         load: disk_reads,
     },
     Row {
         probe: "block_sizes",
         metric: "block_request_size_bytes_count",
-        labels: &[("operation", "read")],
+        labels: &[],
         exact: false,
-        oracle: "tracepoint:block:block_rq_issue { @ = count(); }",
+        oracle: counts("tracepoint:block:block_rq_issue /args->bytes != 0/"),
         load: disk_reads,
     },
     Row {
@@ -228,7 +230,7 @@ const ROWS: &[Row] = &[
         metric: "block_pattern_requests_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:block:block_rq_complete { @ = count(); }",
+        oracle: whole("tracepoint:block:block_rq_complete"),
         load: anything,
     },
     Row {
@@ -236,7 +238,7 @@ const ROWS: &[Row] = &[
         metric: "block_merges_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:block:block_bio_backmerge,tracepoint:block:block_bio_frontmerge { @ = count(); }",
+        oracle: counts("tracepoint:block:block_bio_backmerge,tracepoint:block:block_bio_frontmerge"),
         load: perhaps,
     },
     Row {
@@ -244,7 +246,7 @@ const ROWS: &[Row] = &[
         metric: "block_requeues_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:block:block_rq_requeue { @ = count(); }",
+        oracle: counts("tracepoint:block:block_rq_requeue"),
         load: perhaps,
     },
     Row {
@@ -252,7 +254,7 @@ const ROWS: &[Row] = &[
         metric: "block_splits_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:block:block_split { @ = count(); }",
+        oracle: counts("tracepoint:block:block_split"),
         load: perhaps,
     },
 ];

@@ -1,7 +1,7 @@
 //! Probes at functions of the kernel, on kernels that take programs there.
 
 use super::support::groups::unified;
-use super::{Made, Row, compare, named};
+use super::{Made, Oracle, Row, compare, named};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -94,7 +94,7 @@ const ROWS: &[Row] = &[
         metric: "vfs_size_bytes_count",
         labels: &[("comm", "COMM"), ("function", "vfs_read")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: reads,
     },
     Row {
@@ -102,7 +102,7 @@ const ROWS: &[Row] = &[
         metric: "file_life_seconds_count",
         labels: &[("comm", "COMM")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: lives,
     },
     Row {
@@ -110,7 +110,7 @@ const ROWS: &[Row] = &[
         metric: "dentry_lookups_total",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: "",
+        oracle: Oracle::None,
         load: lookups,
     },
     Row {
@@ -118,7 +118,7 @@ const ROWS: &[Row] = &[
         metric: "dentry_misses_total",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: "",
+        oracle: Oracle::None,
         load: lives,
     },
     Row {
@@ -126,7 +126,7 @@ const ROWS: &[Row] = &[
         metric: "rstat_flush_seconds_count",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: "",
+        oracle: Oracle::None,
         load: flushes,
     },
     Row {
@@ -134,7 +134,7 @@ const ROWS: &[Row] = &[
         metric: "overlayfs_duration_seconds_count",
         labels: &[("comm", "COMM"), ("function", "ovl_read_iter")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: overlay,
     },
     Row {
@@ -142,7 +142,7 @@ const ROWS: &[Row] = &[
         metric: "overlayfs_copy_up_seconds_count",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: "",
+        oracle: Oracle::None,
         load: copies,
     },
     Row {
@@ -150,7 +150,7 @@ const ROWS: &[Row] = &[
         metric: "cpu_throttling_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "",
+        oracle: Oracle::None,
         load: throttled,
     },
 ];

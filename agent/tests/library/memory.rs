@@ -1,6 +1,6 @@
 //! Memory of the kernel and of programs, and functions of the C library.
 
-use super::{Made, Row, compare, load, named};
+use super::{Made, Oracle, Row, compare, counts, load, named, sums, whole};
 
 const TIMES: u32 = 25;
 
@@ -26,7 +26,7 @@ fn threads(comm: &str) -> Made {
     Made::events(TIMES)
 }
 
-fn allocations(comm: &str) -> Made {
+pub(super) fn allocations(comm: &str) -> Made {
     named(comm, || (0..TIMES).for_each(|n| drop(std::hint::black_box(vec![1u8; 1000 + n as usize]))));
     Made::events(TIMES)
 }
@@ -51,7 +51,7 @@ const ROWS: &[Row] = &[
         metric: "mmaps_total",
         labels: &[("comm", "COMM"), ("file", "false")],
         exact: false,
-        oracle: "tracepoint:syscalls:sys_exit_mmap /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_mmap /comm == \"COMM\"/"),
         load: maps,
     },
     Row {
@@ -59,7 +59,7 @@ const ROWS: &[Row] = &[
         metric: "page_allocations_total",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: "tracepoint:kmem:mm_page_alloc /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:kmem:mm_page_alloc /comm == \"COMM\"/"),
         load: pages,
     },
     Row {
@@ -67,7 +67,7 @@ const ROWS: &[Row] = &[
         metric: "page_fragmentation_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:kmem:mm_page_alloc_extfrag { @ = count(); }",
+        oracle: counts("tracepoint:kmem:mm_page_alloc_extfrag"),
         load: nothing,
     },
     Row {
@@ -75,7 +75,7 @@ const ROWS: &[Row] = &[
         metric: "slab_allocations_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:kmem:kmem_cache_alloc { @ = count(); }",
+        oracle: whole("tracepoint:kmem:kmem_cache_alloc"),
         load: one,
     },
     Row {
@@ -83,16 +83,16 @@ const ROWS: &[Row] = &[
         metric: "file_faults_total",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: "tracepoint:filemap:mm_filemap_fault /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:filemap:mm_filemap_fault /comm == \"COMM\"/"),
         load: faults,
     },
-    Row { probe: "process_memory", metric: "processes", labels: &[], exact: false, oracle: "", load: one },
+    Row { probe: "process_memory", metric: "processes", labels: &[], exact: false, oracle: Oracle::None, load: one },
     Row {
         probe: "compaction",
         metric: "compaction_duration_seconds_count",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: "tracepoint:compaction:mm_compaction_begin /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:compaction:mm_compaction_begin /comm == \"COMM\"/"),
         load: compaction,
     },
     Row {
@@ -100,7 +100,7 @@ const ROWS: &[Row] = &[
         metric: "page_migrations_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:migrate:mm_migrate_pages { @ = sum(args->succeeded); }",
+        oracle: sums("tracepoint:migrate:mm_migrate_pages", "args->succeeded"),
         load: nothing,
     },
     Row {
@@ -108,7 +108,7 @@ const ROWS: &[Row] = &[
         metric: "kswapd_duration_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:vmscan:mm_vmscan_kswapd_wake { @ = count(); }",
+        oracle: counts("tracepoint:vmscan:mm_vmscan_kswapd_wake"),
         load: nothing,
     },
     Row {
@@ -116,7 +116,7 @@ const ROWS: &[Row] = &[
         metric: "shrinker_duration_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:vmscan:mm_shrink_slab_start { @ = count(); }",
+        oracle: counts("tracepoint:vmscan:mm_shrink_slab_start"),
         load: nothing,
     },
     Row {
@@ -124,7 +124,7 @@ const ROWS: &[Row] = &[
         metric: "thread_starts_total",
         labels: &[("comm", "COMM")],
         exact: true,
-        oracle: "tracepoint:task:task_newtask /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:task:task_newtask /comm == \"COMM\"/"),
         load: threads,
     },
     Row {
@@ -132,7 +132,7 @@ const ROWS: &[Row] = &[
         metric: "allocation_bytes_count",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: "",
+        oracle: Oracle::None,
         load: allocations,
     },
 ];

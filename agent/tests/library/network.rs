@@ -1,6 +1,6 @@
 //! Connections, datagrams and local sockets on loopback.
 
-use super::{Made, Row, compare, named};
+use super::{Made, Oracle, Row, compare, counts, named};
 use nix::sys::socket::{setsockopt, sockopt};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -152,7 +152,7 @@ fn datagrams(network: u8) -> Made {
     Made::events(CONNECTIONS)
 }
 
-fn flow(_: &str) -> Made {
+pub(super) fn flow(_: &str) -> Made {
     datagrams(1)
 }
 
@@ -176,7 +176,7 @@ fn local_accepts(comm: &str) -> Made {
     Made::events(CONNECTIONS)
 }
 
-fn local_connects(comm: &str) -> Made {
+pub(super) fn local_connects(comm: &str) -> Made {
     local_server(CONNECTIONS, "kst-other", |path| {
         named(comm, || (0..CONNECTIONS).for_each(|_| drop(UnixStream::connect(path).unwrap())));
     });
@@ -206,7 +206,7 @@ fn unread(_: &str) -> Made {
     Made::events(BYTES as f64).with("port", port)
 }
 
-fn nothing_but_others(_: &str) -> Made {
+pub(super) fn nothing_but_others(_: &str) -> Made {
     closed_port("");
     Made::events(1)
 }
@@ -217,7 +217,9 @@ const ROWS: &[Row] = &[
         metric: "tcp_connects_total",
         labels: &[("comm", "COMM"), ("family", "ipv4")],
         exact: true,
-        oracle: "tracepoint:sock:inet_sock_set_state /args->oldstate == 7 && args->newstate == 2 && comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts(
+            "tracepoint:sock:inet_sock_set_state /args->oldstate == 7 && args->newstate == 2 && comm == \"COMM\"/",
+        ),
         load: connects,
     },
     Row {
@@ -225,7 +227,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_accepts_total",
         labels: &[("comm", "COMM")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_accept4 /args->ret >= 0 && comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_accept4 /args->ret >= 0 && comm == \"COMM\"/"),
         load: accepts,
     },
     Row {
@@ -233,7 +235,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_accept_wait_seconds_count",
         labels: &[("comm", "COMM")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_accept4 /args->ret >= 0 && comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_accept4 /args->ret >= 0 && comm == \"COMM\"/"),
         load: accepts,
     },
     Row {
@@ -241,7 +243,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_life_connections_total",
         labels: &[("server", "true")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: server_port,
     },
     Row {
@@ -249,7 +251,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_life_received_bytes_total",
         labels: &[("server", "true")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: bytes,
     },
     Row {
@@ -257,7 +259,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_life_sent_bytes_total",
         labels: &[("server", "true")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: bytes,
     },
     Row {
@@ -265,7 +267,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_life_sent_bytes_total",
         labels: &[("server", "false")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: bytes,
     },
     Row {
@@ -273,7 +275,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_life_received_bytes_total",
         labels: &[("server", "false")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: bytes,
     },
     Row {
@@ -281,7 +283,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_state_duration_seconds_count",
         labels: &[("state", "syn_sent"), ("next", "established")],
         exact: false,
-        oracle: "tracepoint:sock:inet_sock_set_state /args->oldstate == 2 && args->newstate == 1/ { @ = count(); }",
+        oracle: counts("tracepoint:sock:inet_sock_set_state /args->oldstate == 2 && args->newstate == 1/"),
         load: connects_anywhere,
     },
     Row {
@@ -289,7 +291,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_rtt_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:tcp:tcp_probe { @ = count(); }",
+        oracle: counts("tracepoint:tcp:tcp_probe"),
         load: connects_anywhere,
     },
     Row {
@@ -297,7 +299,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_congestion_window_segments_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:tcp:tcp_probe { @ = count(); }",
+        oracle: counts("tracepoint:tcp:tcp_probe"),
         load: connects_anywhere,
     },
     Row {
@@ -305,7 +307,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_first_byte_seconds_count",
         labels: &[("server", "false")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: server_port,
     },
     Row {
@@ -313,7 +315,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_resets_received_total",
         labels: &[("state", "syn_sent")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: refusals,
     },
     Row {
@@ -321,7 +323,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_resets_sent_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:tcp:tcp_send_reset { @ = count(); }",
+        oracle: counts("tracepoint:tcp:tcp_send_reset"),
         load: any_refusals,
     },
     Row {
@@ -329,7 +331,7 @@ const ROWS: &[Row] = &[
         metric: "socket_bytes_total",
         labels: &[("comm", "COMM"), ("protocol", "tcp")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: sends,
     },
     Row {
@@ -337,7 +339,7 @@ const ROWS: &[Row] = &[
         metric: "socket_send_size_bytes_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:sock:sock_send_length /args->ret > 0/ { @ = count(); }",
+        oracle: counts("tracepoint:sock:sock_send_length /args->ret > 0/"),
         load: flow,
     },
     Row {
@@ -345,7 +347,7 @@ const ROWS: &[Row] = &[
         metric: "udp_drops_total",
         labels: &[("errno", "ENOMEM")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: flood,
     },
     Row {
@@ -353,7 +355,7 @@ const ROWS: &[Row] = &[
         metric: "dns_duration_seconds_count",
         labels: &[("comm", "COMM"), ("server", "127.77.0.53"), ("rcode", "NXDOMAIN")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: queries,
     },
     Row {
@@ -361,7 +363,7 @@ const ROWS: &[Row] = &[
         metric: "icmp_sent_total",
         labels: &[("type", "unreachable"), ("code", "3")],
         exact: false,
-        oracle: "tracepoint:icmp:icmp_send /args->type == 3 && args->code == 3/ { @ = count(); }",
+        oracle: counts("tracepoint:icmp:icmp_send /args->type == 3 && args->code == 3/"),
         load: closed_port,
     },
     Row {
@@ -369,7 +371,7 @@ const ROWS: &[Row] = &[
         metric: "icmp_received_total",
         labels: &[("type", "unreachable"), ("device", "lo")],
         exact: false,
-        oracle: "tracepoint:icmp:icmp_send /args->type == 3 && args->code == 3/ { @ = count(); }",
+        oracle: counts("tracepoint:icmp:icmp_send /args->type == 3 && args->code == 3/"),
         load: closed_port,
     },
     Row {
@@ -377,7 +379,7 @@ const ROWS: &[Row] = &[
         metric: "network_protocol_events_total",
         labels: &[("name", "UdpNoPorts")],
         exact: false,
-        oracle: "",
+        oracle: Oracle::None,
         load: nothing_but_others,
     },
     Row {
@@ -385,7 +387,7 @@ const ROWS: &[Row] = &[
         metric: "network_queue_sent_packets_total",
         labels: &[("device", "lo")],
         exact: false,
-        oracle: "tracepoint:net:net_dev_start_xmit /str(args->name) == \"lo\"/ { @ = count(); }",
+        oracle: counts("tracepoint:net:net_dev_start_xmit /str(args->name) == \"lo\"/"),
         load: flow,
     },
     Row {
@@ -393,7 +395,7 @@ const ROWS: &[Row] = &[
         metric: "network_queue_received_packets_total",
         labels: &[("device", "lo")],
         exact: false,
-        oracle: "tracepoint:net:netif_receive_skb /str(args->name) == \"lo\"/ { @ = count(); }",
+        oracle: counts("tracepoint:net:netif_receive_skb /str(args->name) == \"lo\"/"),
         load: flow,
     },
     Row {
@@ -401,7 +403,7 @@ const ROWS: &[Row] = &[
         metric: "packet_flow_packets_total",
         labels: &[("source", "127.77.2.1"), ("destination", "127.77.2.2")],
         exact: true,
-        oracle: "",
+        oracle: Oracle::None,
         load: own_flow,
     },
     Row {
@@ -409,7 +411,7 @@ const ROWS: &[Row] = &[
         metric: "napi_poll_packets_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:napi:napi_poll { @ = count(); }",
+        oracle: counts("tracepoint:napi:napi_poll"),
         load: nothing_but_others,
     },
     Row {
@@ -417,7 +419,7 @@ const ROWS: &[Row] = &[
         metric: "unix_accept_queue_depth_count",
         labels: &[("comm", "COMM")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_accept4 /args->ret >= 0 && comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_accept4 /args->ret >= 0 && comm == \"COMM\"/"),
         load: local_accepts,
     },
     Row {
@@ -425,7 +427,7 @@ const ROWS: &[Row] = &[
         metric: "unix_connect_duration_seconds_count",
         labels: &[("comm", "COMM")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_connect /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_connect /comm == \"COMM\"/"),
         load: local_connects,
     },
     Row {
@@ -433,16 +435,23 @@ const ROWS: &[Row] = &[
         metric: "unix_sockets",
         labels: &[],
         exact: false,
-        oracle: "",
+        oracle: Oracle::None,
         load: nothing_but_others,
     },
-    Row { probe: "tcp_queues", metric: "tcp_unread_bytes", labels: &[], exact: true, oracle: "", load: unread },
+    Row {
+        probe: "tcp_queues",
+        metric: "tcp_unread_bytes",
+        labels: &[],
+        exact: true,
+        oracle: Oracle::None,
+        load: unread,
+    },
     Row {
         probe: "binds",
         metric: "binds_total",
         labels: &[("comm", "COMM"), ("family", "ipv4"), ("failed", "false")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_bind /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_bind /comm == \"COMM\"/"),
         load: binds,
     },
     Row {
@@ -450,12 +459,12 @@ const ROWS: &[Row] = &[
         metric: "listens_total",
         labels: &[("comm", "COMM"), ("failed", "false")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_listen /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_listen /comm == \"COMM\"/"),
         load: listens,
     },
 ];
 
-fn connects_anywhere(comm: &str) -> Made {
+pub(super) fn connects_anywhere(comm: &str) -> Made {
     Made { labels: Vec::new(), ..connects(comm) }
 }
 

@@ -1,6 +1,6 @@
 //! Tasks, their lives, and what interrupts them.
 
-use super::{Made, Row, compare, named};
+use super::{Made, Oracle, Row, compare, counts, named, whole};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const TIMES: u32 = 30;
 
-fn sleeps(comm: &str) -> Made {
+pub(super) fn sleeps(comm: &str) -> Made {
     named(comm, || (0..TIMES).for_each(|_| std::thread::sleep(Duration::from_millis(1))));
     Made::events(TIMES)
 }
@@ -74,7 +74,7 @@ fn a_second(_: &str) -> Made {
 }
 
 /// Something to be written out, which a work item of the kernel does.
-fn a_moment(_: &str) -> Made {
+pub(super) fn a_moment(_: &str) -> Made {
     std::thread::sleep(Duration::from_millis(300));
     Made::events(0)
 }
@@ -85,7 +85,7 @@ const ROWS: &[Row] = &[
         metric: "oncpu_turn_seconds_count",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: "tracepoint:sched:sched_switch /args->prev_comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:sched:sched_switch /args->prev_comm == \"COMM\"/"),
         load: sleeps,
     },
     Row {
@@ -93,7 +93,7 @@ const ROWS: &[Row] = &[
         metric: "context_switches_total",
         labels: &[("comm", "COMM"), ("why", "sleep")],
         exact: false,
-        oracle: "tracepoint:sched:sched_switch /args->prev_comm == \"COMM\" && args->prev_state == 1/ { @ = count(); }",
+        oracle: counts("tracepoint:sched:sched_switch /args->prev_comm == \"COMM\" && args->prev_state == 1/"),
         load: sleeps,
     },
     Row {
@@ -101,7 +101,8 @@ const ROWS: &[Row] = &[
         metric: "preemptions_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:sched:sched_switch /args->prev_pid != 0/ { @ = count(); }",
+        // `TASK_REPORT_MAX` (include/linux/sched.h) stands for a task that did not leave by itself.
+        oracle: counts("tracepoint:sched:sched_switch /args->prev_pid != 0 && args->prev_state == 256/"),
         load: a_moment,
     },
     Row {
@@ -109,7 +110,7 @@ const ROWS: &[Row] = &[
         metric: "migrations_total",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: "tracepoint:sched:sched_migrate_task /str(args->comm) == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:sched:sched_migrate_task /str(args->comm) == \"COMM\"/"),
         load: moves,
     },
     Row {
@@ -117,7 +118,7 @@ const ROWS: &[Row] = &[
         metric: "migration_latency_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:sched:sched_migrate_task { @ = count(); }",
+        oracle: whole("tracepoint:sched:sched_migrate_task"),
         load: a_moment,
     },
     Row {
@@ -125,7 +126,7 @@ const ROWS: &[Row] = &[
         metric: "runqueue_slow_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:sched:sched_switch { @ = count(); }",
+        oracle: whole("tracepoint:sched:sched_switch"),
         load: a_moment,
     },
     Row {
@@ -133,7 +134,7 @@ const ROWS: &[Row] = &[
         metric: "runqueue_length_tasks_count",
         labels: &[],
         exact: false,
-        oracle: "",
+        oracle: Oracle::None,
         load: a_second,
     },
     Row {
@@ -141,7 +142,7 @@ const ROWS: &[Row] = &[
         metric: "cpu_usage_seconds_total",
         labels: &[("comm", "COMM"), ("user", "true")],
         exact: false,
-        oracle: "",
+        oracle: Oracle::None,
         load: busy,
     },
     Row {
@@ -149,7 +150,7 @@ const ROWS: &[Row] = &[
         metric: "execs_total",
         labels: &[("comm", "COMM")],
         exact: true,
-        oracle: "tracepoint:sched:sched_process_exec /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:sched:sched_process_exec /comm == \"COMM\"/"),
         load: execs,
     },
     Row {
@@ -157,7 +158,7 @@ const ROWS: &[Row] = &[
         metric: "forks_total",
         labels: &[("comm", "COMM"), ("thread", "true")],
         exact: true,
-        oracle: "tracepoint:task:task_newtask /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:task:task_newtask /comm == \"COMM\"/"),
         load: threads,
     },
     Row {
@@ -165,7 +166,7 @@ const ROWS: &[Row] = &[
         metric: "exits_total",
         labels: &[("comm", "COMM"), ("signal", "none"), ("failed", "true")],
         exact: true,
-        oracle: "tracepoint:sched:sched_process_exit /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:sched:sched_process_exit /comm == \"COMM\"/"),
         load: failures,
     },
     Row {
@@ -173,7 +174,7 @@ const ROWS: &[Row] = &[
         metric: "process_lifetime_seconds_count",
         labels: &[("comm", "COMM")],
         exact: true,
-        oracle: "tracepoint:sched:sched_process_exit /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:sched:sched_process_exit /comm == \"COMM\"/"),
         load: failures,
     },
     Row {
@@ -181,7 +182,7 @@ const ROWS: &[Row] = &[
         metric: "signals_total",
         labels: &[("signal", "SIGURG"), ("sender", "COMM")],
         exact: true,
-        oracle: "tracepoint:signal:signal_generate /args->sig == 23 && comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:signal:signal_generate /args->sig == 23 && comm == \"COMM\"/"),
         load: signals,
     },
     Row {
@@ -189,7 +190,7 @@ const ROWS: &[Row] = &[
         metric: "workqueue_duration_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:workqueue:workqueue_execute_start { @ = count(); }",
+        oracle: counts("tracepoint:workqueue:workqueue_execute_start"),
         load: a_moment,
     },
     Row {
@@ -197,7 +198,7 @@ const ROWS: &[Row] = &[
         metric: "workqueue_delay_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:workqueue:workqueue_execute_start { @ = count(); }",
+        oracle: counts("tracepoint:workqueue:workqueue_execute_start"),
         load: a_moment,
     },
     Row {
@@ -205,7 +206,7 @@ const ROWS: &[Row] = &[
         metric: "kernel_lock_wait_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:lock:contention_begin { @ = count(); }",
+        oracle: counts("tracepoint:lock:contention_begin"),
         load: a_moment,
     },
     Row {
@@ -213,7 +214,7 @@ const ROWS: &[Row] = &[
         metric: "cpu_idle_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:power:cpu_idle { @ = count(); }",
+        oracle: counts("tracepoint:power:cpu_idle /args->state != 4294967295/"),
         load: a_moment,
     },
     Row {
@@ -221,7 +222,7 @@ const ROWS: &[Row] = &[
         metric: "timer_duration_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:timer:timer_expire_entry { @ = count(); }",
+        oracle: counts("tracepoint:timer:timer_expire_entry"),
         load: a_moment,
     },
     Row {
@@ -229,7 +230,7 @@ const ROWS: &[Row] = &[
         metric: "hrtimer_duration_seconds_count",
         labels: &[("function", "hrtimer_wakeup")],
         exact: false,
-        oracle: "tracepoint:timer:hrtimer_expire_entry { @ = count(); }",
+        oracle: counts("tracepoint:timer:hrtimer_expire_entry /args->function == kaddr(\"hrtimer_wakeup\")/"),
         load: sleeps,
     },
     #[cfg(target_arch = "x86_64")]
@@ -238,7 +239,7 @@ const ROWS: &[Row] = &[
         metric: "local_timer_interrupt_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:irq_vectors:local_timer_entry { @ = count(); }",
+        oracle: counts("tracepoint:irq_vectors:local_timer_entry"),
         load: sleeps,
     },
     #[cfg(target_arch = "x86_64")]
@@ -247,7 +248,9 @@ const ROWS: &[Row] = &[
         metric: "interprocessor_interrupt_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:irq_vectors:call_function_entry,tracepoint:irq_vectors:call_function_single_entry,tracepoint:irq_vectors:reschedule_entry { @ = count(); }",
+        oracle: counts(
+            "tracepoint:irq_vectors:call_function_entry,tracepoint:irq_vectors:call_function_single_entry,tracepoint:irq_vectors:reschedule_entry",
+        ),
         load: a_moment,
     },
     Row {
@@ -255,7 +258,7 @@ const ROWS: &[Row] = &[
         metric: "interprocessor_sends_total",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:ipi:ipi_send_cpu { @ = count(); }",
+        oracle: counts("tracepoint:ipi:ipi_send_cpu"),
         load: a_moment,
     },
     Row {
@@ -263,7 +266,7 @@ const ROWS: &[Row] = &[
         metric: "tasklet_duration_seconds_count",
         labels: &[],
         exact: false,
-        oracle: "tracepoint:irq:tasklet_entry { @ = count(); }",
+        oracle: counts("tracepoint:irq:tasklet_entry"),
         load: a_moment,
     },
 ];

@@ -1,6 +1,6 @@
 //! System calls, each made so often by a thread of a name of its own.
 
-use super::{Made, Row, compare, load, named};
+use super::{Made, Row, compare, counts, load, named, sums};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::{Pid, getuid, setfsuid};
 use std::io::{IsTerminal, Read, Write};
@@ -30,7 +30,7 @@ fn unmounts(comm: &str) -> Made {
     Made::events(CALLS)
 }
 
-fn ioctls(comm: &str) -> Made {
+pub(super) fn ioctls(comm: &str) -> Made {
     let file = std::fs::File::open("/dev/null").unwrap();
     named(comm, || (0..CALLS).for_each(|_| assert!(!file.is_terminal(), "it is no terminal")));
     // TCGETS, by which the C library asks.
@@ -54,7 +54,7 @@ fn writes(comm: &str) -> Made {
     Made::events(CALLS)
 }
 
-fn sleeps(comm: &str) -> Made {
+pub(super) fn sleeps(comm: &str) -> Made {
     named(comm, || (0..CALLS).for_each(|_| std::thread::sleep(Duration::from_millis(1))));
     Made::events(CALLS)
 }
@@ -78,13 +78,58 @@ fn checks(comm: &str) -> Made {
     Made::events(CALLS)
 }
 
+/// Makes a system call with the path of no file, by its number: no C library makes those of old programs.
+#[cfg(target_arch = "x86_64")]
+fn calls_by_number(comm: &str, numbers: &[i64]) -> Made {
+    // Guests of the lab have no interpreter.
+    if super::lab().is_some() {
+        return Made::events(0);
+    }
+    let calls: String = numbers.iter().map(|number| format!("syscall({number}, $path, $room);")).collect();
+    let script = format!("$0 = '{comm}'; $path = '{NOWHERE}'; $room = ' ' x 256; for (1 .. {CALLS}) {{ {calls} }}");
+    assert!(std::process::Command::new("perl").args(["-e", &script]).status().unwrap().success());
+    Made::events(CALLS * numbers.len() as u32)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn old_opens(comm: &str) -> Made {
+    // open(2): arch/x86/entry/syscalls/syscall_64.tbl
+    calls_by_number(comm, &[2])
+}
+
+#[cfg(target_arch = "x86_64")]
+fn old_stats(comm: &str) -> Made {
+    // stat(2) and lstat(2)
+    calls_by_number(comm, &[4, 6])
+}
+
 const ROWS: &[Row] = &[
+    #[cfg(target_arch = "x86_64")]
+    Row {
+        probe: "opens_by_path",
+        metric: "opens_by_path_total",
+        labels: &[("comm", "COMM"), ("failed", "true")],
+        exact: true,
+        oracle: counts("tracepoint:syscalls:sys_exit_open /comm == \"COMM\" && args->ret < 0/"),
+        load: old_opens,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Row {
+        probe: "stats_by_path",
+        metric: "stats_by_path_total",
+        labels: &[("comm", "COMM"), ("failed", "true")],
+        exact: true,
+        oracle: counts(
+            "tracepoint:syscalls:sys_exit_newstat,tracepoint:syscalls:sys_exit_newlstat /comm == \"COMM\" && args->ret < 0/",
+        ),
+        load: old_stats,
+    },
     Row {
         probe: "opens",
         metric: "open_errors_total",
         labels: &[("comm", "COMM"), ("errno", "ENOENT")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_openat /comm == \"COMM\" && args->ret == -2/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_openat /comm == \"COMM\" && args->ret == -2/"),
         load: opens,
     },
     Row {
@@ -92,7 +137,7 @@ const ROWS: &[Row] = &[
         metric: "stats_total",
         labels: &[("comm", "COMM"), ("failed", "true")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_statx /comm == \"COMM\" && args->ret < 0/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_statx /comm == \"COMM\" && args->ret < 0/"),
         load: stats,
     },
     Row {
@@ -100,7 +145,7 @@ const ROWS: &[Row] = &[
         metric: "mounts_total",
         labels: &[("comm", "COMM"), ("failed", "true")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_mount /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_mount /comm == \"COMM\"/"),
         load: mounts,
     },
     Row {
@@ -108,7 +153,7 @@ const ROWS: &[Row] = &[
         metric: "unmounts_total",
         labels: &[("comm", "COMM"), ("failed", "true")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_umount /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_umount /comm == \"COMM\"/"),
         load: unmounts,
     },
     Row {
@@ -116,7 +161,7 @@ const ROWS: &[Row] = &[
         metric: "ioctl_errors_total",
         labels: &[("comm", "COMM"), ("errno", "ENOTTY")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_ioctl /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_ioctl /comm == \"COMM\"/"),
         load: ioctls,
     },
     Row {
@@ -124,7 +169,7 @@ const ROWS: &[Row] = &[
         metric: "program_syscalls_total",
         labels: &[("comm", "COMM"), ("syscall", "getppid")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_enter_getppid /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_enter_getppid /comm == \"COMM\"/"),
         load: getppids,
     },
     Row {
@@ -132,7 +177,7 @@ const ROWS: &[Row] = &[
         metric: "read_write_bytes_total",
         labels: &[("comm", "COMM"), ("syscall", "read")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_read /comm == \"COMM\" && args->ret > 0/ { @ = sum(args->ret); }",
+        oracle: sums("tracepoint:syscalls:sys_exit_read /comm == \"COMM\" && args->ret > 0/", "args->ret"),
         load: reads,
     },
     Row {
@@ -140,7 +185,7 @@ const ROWS: &[Row] = &[
         metric: "read_write_calls_total",
         labels: &[("comm", "COMM"), ("syscall", "write")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_write /comm == \"COMM\" && args->ret > 0/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_write /comm == \"COMM\" && args->ret > 0/"),
         load: writes,
     },
     Row {
@@ -148,7 +193,7 @@ const ROWS: &[Row] = &[
         metric: "sleep_duration_seconds_count",
         labels: &[("comm", "COMM")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_clock_nanosleep /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_clock_nanosleep /comm == \"COMM\"/"),
         load: sleeps,
     },
     Row {
@@ -156,7 +201,7 @@ const ROWS: &[Row] = &[
         metric: "identity_changes_total",
         labels: &[("comm", "COMM"), ("syscall", "setfsuid")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_setfsuid /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_setfsuid /comm == \"COMM\"/"),
         load: identities,
     },
     Row {
@@ -164,7 +209,7 @@ const ROWS: &[Row] = &[
         metric: "introspection_calls_total",
         labels: &[("comm", "COMM"), ("syscall", "ptrace"), ("failed", "true")],
         exact: true,
-        oracle: "tracepoint:syscalls:sys_exit_ptrace /comm == \"COMM\"/ { @ = count(); }",
+        oracle: counts("tracepoint:syscalls:sys_exit_ptrace /comm == \"COMM\"/"),
         load: traces,
     },
     Row {
@@ -172,7 +217,7 @@ const ROWS: &[Row] = &[
         metric: "capability_checks_total",
         labels: &[("comm", "COMM"), ("capability", "CAP_SYS_ADMIN")],
         exact: false,
-        oracle: "tracepoint:capability:cap_capable /comm == \"COMM\" && args->cap == 21/ { @ = count(); }",
+        oracle: counts("tracepoint:capability:cap_capable /comm == \"COMM\" && args->cap == 21/"),
         load: checks,
     },
 ];

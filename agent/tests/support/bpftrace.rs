@@ -84,4 +84,11 @@ impl Maps {
             })
             .collect()
     }
+
+    /// How often each value was counted in a map whose keys are numbers.
+    pub fn counts_by_value(&self, map: &str) -> Vec<(f64, f64)> {
+        let found = self.0.iter().find_map(|document| document["data"][map].as_object());
+        let counts = found.into_iter().flatten();
+        counts.filter_map(|(value, count)| Some((value.parse().ok()?, count.as_f64()?))).collect()
+    }
 }

@@ -25,7 +25,7 @@ pub mod trace_instance;
 pub mod tracing;
 
 pub use kstrobe_testing::{
-    Folder, containers, find as program, http, kernel, not_asked_for, not_run, output, wait_for, witnesses,
+    Agreement, Folder, containers, find as program, http, kernel, not_asked_for, not_run, output, wait_for, witnesses,
 };
 use std::process::Command;
 

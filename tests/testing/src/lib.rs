@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here is a test's failure")]
 
+mod agreement;
 pub mod browser;
 pub mod certificates;
 pub mod containers;
@@ -17,6 +18,7 @@ mod server;
 pub mod servers;
 pub mod unit;
 
+pub use agreement::{AGREEMENT_FILE, Agreement};
 pub use folder::Folder;
 pub use noted::{COLLECTOR, INSTALLED, NOT_RUN_FILE, collector, not_asked_for, not_run, there, witnesses};
 pub use programs::{UNPACKED, find};
