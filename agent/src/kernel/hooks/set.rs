@@ -30,8 +30,8 @@ pub(super) struct Members {
 
 impl Members {
     fn is(&self, other: &Members) -> bool {
-        let same = |weights: &[Arc<Control>]| weights.len() == other.weights.len();
-        self.entries == other.entries && same(&self.weights) && self.weights.iter().all(|of| has(&other.weights, of))
+        let (ours, theirs) = (&self.weights, &other.weights);
+        self.entries == other.entries && ours.len() == theirs.len() && ours.iter().all(|of| has(theirs, of))
     }
 
     pub(super) fn has(&self, part: &Part) -> bool {
@@ -170,10 +170,9 @@ pub(super) fn mark_resting_ends(wanted: &[Members], all: &[Arc<Control>]) {
 
 /// Ends the sets that are not wanted any more.
 pub(super) fn end_others(sets: &mut Vec<HookSet>, wanted: &[Members], parts: &mut [Part]) {
-    let is_left = |set: &HookSet, parts: &mut [Part]| {
-        wanted.iter().any(|members| members.is(&set.members)) && set.members.of(parts).all(|part| part.is_in_set())
-    };
-    let ended: Vec<HookSet> = sets.extract_if(.., |set| !is_left(set, parts)).collect();
+    let is_whole = |set: &HookSet| parts.iter().filter(|part| set.members.has(part)).all(Part::is_in_set);
+    let is_left = |set: &HookSet| wanted.iter().any(|members| members.is(&set.members)) && is_whole(set);
+    let ended: Vec<HookSet> = sets.extract_if(.., |set| !is_left(set)).collect();
     ended.into_iter().for_each(|set| set.end(parts));
 }
 
