@@ -1,7 +1,7 @@
 //! Programs of the distribution that serve as witnesses in tests and benchmarks: found, or installed.
 
 use crate::apt::{Apt, finished};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 pub use kstrobe_testing::find;
 use nix::unistd::geteuid;
 use std::fs;
@@ -76,6 +76,20 @@ const UNPACKED_ON_REQUEST: &[(&str, &str, &str)] = &[("etcd", "etcd-server", "si
 pub fn missing() -> Vec<&'static str> {
     let unpacked = UNPACKED.iter().map(|(name, ..)| *name);
     NEEDED.iter().map(|(name, _)| *name).chain(unpacked).filter(|name| find(name).is_none()).collect()
+}
+
+/// The given agent, or a development build.
+pub fn development_agent(root: &Path, given: Option<&Path>) -> Result<PathBuf> {
+    let program = match given {
+        Some(given) => std::path::absolute(given)?,
+        None => {
+            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+            finish(cargo.args(["build", "--quiet", "--locked", "--bin", "kstrobe"]).current_dir(root))?;
+            root.join("target/debug/kstrobe")
+        }
+    };
+    ensure!(program.is_file(), "there is no {}", program.display());
+    Ok(program)
 }
 
 /// Why nothing can be installed here; `None` when it can.

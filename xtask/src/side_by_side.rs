@@ -1,6 +1,7 @@
 //! `cargo xtask side-by-side`: classic tools and `kstrobe` under their names, at the same time beside the same load.
 
-use anyhow::{Context, Result, ensure};
+use crate::programs::development_agent;
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use nix::unistd::geteuid;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -29,9 +30,8 @@ const MAX_LINES: (usize, usize) = (14, 18);
 
 /// A tool, and a load that it sees, in a shell.
 struct Tool {
+    /// Of the script of bpftrace, and of what `kstrobe` answers to.
     name: &'static str,
-    /// The original: a script of bpftrace, or a command.
-    original: &'static str,
     /// Further words for `kstrobe NAME`.
     words: &'static [&'static str],
     load: &'static str,
@@ -41,10 +41,16 @@ struct Tool {
     note: &'static str,
 }
 
+impl Tool {
+    /// As its distribution installs it.
+    fn original(&self) -> String {
+        format!("bpftrace /usr/sbin/{}.bt", self.name)
+    }
+}
+
 const TOOLS: &[Tool] = &[
     Tool {
         name: "execsnoop",
-        original: "bpftrace /usr/sbin/execsnoop.bt",
         words: &[],
         load: "for i in 1 2 3 4; do expr $i + $i >/dev/null; done",
         of_the_load: "expr",
@@ -52,7 +58,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "opensnoop",
-        original: "bpftrace /usr/sbin/opensnoop.bt",
         words: &["--comm", "head"],
         load: "for i in 1 2 3; do head -c1 /etc/hostname >/dev/null; head -c1 /nonexistent 2>/dev/null; done",
         of_the_load: "head",
@@ -60,7 +65,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "statsnoop",
-        original: "bpftrace /usr/sbin/statsnoop.bt",
         words: &["--comm", "stat"],
         load: "for i in 1 2 3; do stat /nonexistent 2>/dev/null; done",
         of_the_load: "stat",
@@ -68,7 +72,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "syscount",
-        original: "bpftrace /usr/sbin/syscount.bt",
         words: &[],
         load: "dd if=/dev/zero of=/dev/null bs=1 count=200000 2>/dev/null",
         of_the_load: "",
@@ -76,7 +79,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "killsnoop",
-        original: "bpftrace /usr/sbin/killsnoop.bt",
         words: &[],
         load: "sleep 30 & p=$!; for i in 1 2 3; do kill -URG $p; done; kill $p",
         of_the_load: "",
@@ -84,7 +86,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "setuids",
-        original: "bpftrace /usr/sbin/setuids.bt",
         words: &[],
         load: "for i in 1 2 3; do setpriv --reuid 65534 true; done",
         of_the_load: "setpriv",
@@ -92,7 +93,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "naptime",
-        original: "bpftrace /usr/sbin/naptime.bt",
         words: &["--comm", "sleep"],
         load: "sleep 0.1; sleep 0.2; sleep 0.3",
         of_the_load: "sleep",
@@ -100,7 +100,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "bitesize",
-        original: "bpftrace /usr/sbin/bitesize.bt",
         words: &["--comm", "dd"],
         load: "dd if=/dev/zero of=target/side-by-side bs=64k count=40 oflag=direct 2>/dev/null; rm target/side-by-side",
         of_the_load: "",
@@ -108,7 +107,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "cpuwalk",
-        original: "bpftrace /usr/sbin/cpuwalk.bt",
         words: &["--comm", "sh"],
         load: "for i in 1 2; do timeout 4 sh -c 'while :; do :; done' & done; wait",
         of_the_load: "",
@@ -116,7 +114,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "syncsnoop",
-        original: "bpftrace /usr/sbin/syncsnoop.bt",
         words: &[],
         load: "echo 1 >target/side-by-side; sync target/side-by-side; sync; sync; rm target/side-by-side",
         of_the_load: "sync",
@@ -124,7 +121,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "pidpersec",
-        original: "bpftrace /usr/sbin/pidpersec.bt",
         words: &["-i", "1s"],
         load: "for i in 1 2 3; do for j in 1 2 3 4 5; do true | true; done; sleep 1; done",
         of_the_load: "",
@@ -132,7 +128,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "gethostlatency",
-        original: "bpftrace /usr/sbin/gethostlatency.bt",
         words: &["--comm", "getent"],
         load: "for i in 1 2 3; do getent ahosts localhost >/dev/null; done",
         of_the_load: "getent",
@@ -140,7 +135,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "threadsnoop",
-        original: "bpftrace /usr/sbin/threadsnoop.bt",
         words: &["--comm", "xz"],
         load: "head -c 3000000 /dev/urandom | xz -0 -T 2 --block-size=500000 >/dev/null",
         of_the_load: "xz",
@@ -148,7 +142,6 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "writeback",
-        original: "bpftrace /usr/sbin/writeback.bt",
         words: &[],
         load: "dd if=/dev/zero of=target/side-by-side bs=1M count=64 2>/dev/null; sync target/side-by-side; sync; rm target/side-by-side",
         of_the_load: "",
@@ -159,20 +152,12 @@ const TOOLS: &[Tool] = &[
 /// Runs all, prints what each pair said.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     ensure!(geteuid().is_root(), "probes run as root");
-    let agent = match &options.agent {
-        Some(path) => std::path::absolute(path)?,
-        None => {
-            let built =
-                Command::new("cargo").current_dir(root).args(["build", "--locked", "-p", "kstrobe"]).status()?;
-            ensure!(built.success(), "the agent is not built");
-            root.join("target/debug/kstrobe")
-        }
-    };
+    let agent = development_agent(root, options.agent.as_deref())?;
     let mut page = String::from(
         "<!-- Made by `cargo xtask side-by-side --write-docs`; do not edit. -->\n\n# Classic tools, side by side\n\n\
          Each tool as its distribution ships it, and `kstrobe` under the same name, at the same time beside the same load. Where others use\n\
-         the machine too, only the load's lines of the original are shown, and of both none of programs that ran before. What both have to say is the same; kstrobe draws sums and\n\
-         distributions, and adds a line for each event where a probe has records.\n",
+         the machine too, only the load's lines of the original are shown, and of both none of programs that ran before. What both have to say\n\
+         is the same; kstrobe draws sums and distributions, and adds a line for each event where a probe has records.\n",
     );
     for tool in TOOLS {
         let (original, ours) = beside(root, &agent, tool).with_context(|| tool.name)?;
@@ -181,7 +166,10 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         let _ = write!(
             page,
             "\n## {}\n\nLoad: `{}`\n{note}\n```console\n# {}\n{original}```\n\n```console\n# kstrobe {}{words} -d {SECONDS}s\n{ours}```\n",
-            tool.name, tool.load, tool.original, tool.name
+            tool.name,
+            tool.load,
+            tool.original(),
+            tool.name
         );
     }
     println!("{page}");
@@ -200,29 +188,19 @@ fn beside(root: &Path, agent: &Path, tool: &Tool) -> Result<(String, String)> {
         command
     };
     let others = others()?;
-    let traces = tool.original.starts_with("bpftrace");
-    let original = match traces {
-        true => format!("exec timeout -s INT {SECONDS} {}", tool.original),
-        false => format!("sleep {SECONDS}; exec {}", tool.original),
-    };
-    let original = shell(&original);
-    let original = thread::spawn(move || shell_output(original));
+    let mut original = shell(&format!("exec timeout -s INT {SECONDS} {}", tool.original()));
+    let original = thread::spawn(move || original.output());
     let mut ours = Command::new(agent);
     ours.current_dir(root).arg(tool.name).args(tool.words).args(["-d", &format!("{SECONDS}s")]);
-    let ours = thread::spawn(move || shell_output(ours));
+    let ours = thread::spawn(move || ours.output());
     thread::sleep(BEFORE_THE_LOAD);
-    let load = Command::new("sh").current_dir(root).args(["-c", tool.load]).status()?;
     // The load of some is refused on purpose.
-    let _ = load;
-    let joined = |thread: thread::JoinHandle<Result<Output>>| thread.join().map_err(|_| anyhow::anyhow!("panicked"))?;
-    let (original, ours) = (joined(original)?, joined(ours)?);
-    let text = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
-    let (theirs, ours) = (text(&original), text(&ours));
-    Ok((shown(&theirs, tool.of_the_load, &others), shown(&ours, "", &others)))
-}
-
-fn shell_output(mut command: Command) -> Result<Output> {
-    Ok(command.output()?)
+    Command::new("sh").current_dir(root).args(["-c", tool.load]).status()?;
+    let text = |thread: thread::JoinHandle<std::io::Result<Output>>| {
+        let output = thread.join().map_err(|_| anyhow!("the thread of a tool panicked"))??;
+        Ok::<_, Error>(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    Ok((shown(&text(original)?, tool.of_the_load, &others), shown(&text(ours)?, "", &others)))
 }
 
 /// Names of programs that run already, without those that a load may use as well.

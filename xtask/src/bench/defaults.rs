@@ -106,15 +106,8 @@ impl Bench<'_> {
     fn settled(&self, rows: &mut [Row]) -> Result<String> {
         let mut text = String::new();
         for (name, run) in SETTLED {
-            let mut least = vec![f64::INFINITY; rows.len()];
-            for round in 0..SETTLED_ROUNDS {
-                eprintln!("{name}, settled: round {} of {SETTLED_ROUNDS}", round + 1);
-                for i in in_turn(round, rows.len()) {
-                    let attached = rows[i].setup.attach()?;
-                    least[i] = least[i].min(run(self.cpu, Take::Settled)?);
-                    rows[i].setup.detach(attached)?;
-                }
-            }
+            let label = format!("{name}, settled");
+            let least = least(rows, &label, SETTLED_ROUNDS, || run(self.cpu, Take::Settled))?;
             let cells = rows.iter().zip(&least).map(|(row, ns)| {
                 let added = ns - least[0];
                 let percent = added / least[0] * 100.0;
@@ -166,17 +159,7 @@ impl Bench<'_> {
             }
             reason.is_none()
         });
-        let mut fastest = vec![f64::INFINITY; rows.len()];
-        for round in 0..self.rounds {
-            eprintln!("{}: round {} of {}", load.name, round + 1, self.rounds);
-            for i in in_turn(round, rows.len()) {
-                let attached = rows[i].setup.attach()?;
-                // Attaching patches kernel code and wakes every CPU; let that pass.
-                std::thread::sleep(Duration::from_millis(20));
-                fastest[i] = fastest[i].min((load.run)(self.cpu, operations)?);
-                rows[i].setup.detach(attached)?;
-            }
-        }
+        let fastest = least(rows, load.name, self.rounds, || (load.run)(self.cpu, operations))?;
         let (bare, floor) = (fastest[0], fastest[1] - fastest[0]);
         let cells = rows.iter().zip(&fastest).map(|(row, ns)| {
             let added = ns - bare;
@@ -195,4 +178,20 @@ impl Bench<'_> {
         text += &table::markdown(&["attached", "added / empty pair", "added, ns", "added, %", "operation, ns"], cells);
         Ok(text + &absent)
     }
+}
+
+/// The least that a load takes in all rounds, with what each row attaches.
+fn least(rows: &mut [Row], load: &str, rounds: usize, mut run: impl FnMut() -> Result<f64>) -> Result<Vec<f64>> {
+    let mut least = vec![f64::INFINITY; rows.len()];
+    for round in 0..rounds {
+        eprintln!("{load}: round {} of {rounds}", round + 1);
+        for i in in_turn(round, rows.len()) {
+            let attached = rows[i].setup.attach()?;
+            // Attaching patches kernel code and wakes every CPU; let that pass.
+            std::thread::sleep(Duration::from_millis(20));
+            least[i] = least[i].min(run()?);
+            rows[i].setup.detach(attached)?;
+        }
+    }
+    Ok(least)
 }

@@ -25,7 +25,6 @@ use programs::Programs;
 use release::Chart;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 /// What to run.
@@ -79,7 +78,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         bail!("the cluster is made of Debian's packages, and nothing can be installed here: {why}");
     }
     let programs = Programs::prepare(root, options.kubernetes_bin.as_deref())?;
-    let agent = agent(root, options.agent.as_deref())?;
+    // Without what only debuggers read it goes into the image.
+    let agent = crate::programs::development_agent(root, options.agent.as_deref())?;
     let chart = Chart::prepare(root)?;
     let done = start(root, &programs, agent, chart).and_then(|mut cluster| {
         let done = checks::run(&mut cluster, &options.tests);
@@ -138,20 +138,4 @@ fn start(root: &Path, programs: &Programs, agent: PathBuf, chart: Chart) -> Resu
     })?;
     println!("the node is ready");
     Ok(Cluster { version: programs.version, client, control, node, certificates, chart, agent, folder })
-}
-
-/// The agent that goes into the image: the given one, or a development build, both without what only debuggers read.
-fn agent(root: &Path, given: Option<&Path>) -> Result<PathBuf> {
-    let program = match given {
-        Some(given) => std::path::absolute(given)?,
-        None => {
-            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-            crate::programs::finish(
-                cargo.args(["build", "--quiet", "--locked", "--bin", "kstrobe"]).current_dir(root),
-            )?;
-            root.join("target/debug/kstrobe")
-        }
-    };
-    ensure!(program.is_file(), "there is no {}", program.display());
-    Ok(program)
 }
