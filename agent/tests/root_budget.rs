@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup};
 use support::frames::kst_burn_one;
 use support::metrics::Metrics;
-use support::{emulated, load, wait_for, witnesses};
+use support::{emulated, kernel_objects, load, softirqs, wait_for, witnesses};
 
 /// Calls per second of a thread's own CPU time, in one slice of the load: what others do on the machine does not matter.
 #[derive(Clone, Copy, Debug)]
@@ -423,13 +423,6 @@ fn datagrams(stop: &AtomicBool) {
     }
 }
 
-/// Whether something is at the raw tracepoint.
-fn is_attached(tracepoint: &str) -> bool {
-    let links = std::process::Command::new("bpftool").args(["--json", "link"]).output().unwrap();
-    let links: serde_json::Value = serde_json::from_slice(&links.stdout).unwrap();
-    links.as_array().unwrap().iter().any(|link| link["tp_name"] == tracepoint)
-}
-
 #[test]
 #[ignore = "needs root"]
 fn root_softirqs_in_slices_are_as_many_as_the_kernels() {
@@ -440,10 +433,7 @@ fn root_softirqs_in_slices_are_as_many_as_the_kernels() {
     let agent = default_probes();
     let ratio = |metrics: &Metrics| metrics.sum("kstrobe_probe_sampling_ratio", &[("probe", "softirq")]);
     let counted = |metrics: &Metrics| metrics.sum("kstrobe_softirq_duration_seconds_count", &[]);
-    let kernels = || {
-        let text = std::fs::read_to_string("/proc/softirqs").unwrap();
-        text.split_whitespace().filter_map(|word| word.parse::<u64>().ok()).sum::<u64>() as f64
-    };
+    let kernels = || softirqs().iter().map(|(_, total)| total).sum::<f64>();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         (0..2).for_each(|_| _ = scope.spawn(|| datagrams(&stop)));
@@ -455,7 +445,7 @@ fn root_softirqs_in_slices_are_as_many_as_the_kernels() {
             let looks: Vec<bool> = (0..200)
                 .map(|_| {
                     std::thread::sleep(Duration::from_millis(100));
-                    is_attached("softirq_exit")
+                    kernel_objects::is_at("softirq_exit")
                 })
                 .collect();
             let (after, made) = (agent.scrape(), kernels() - first);

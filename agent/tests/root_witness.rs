@@ -11,7 +11,7 @@ use support::bpftrace::Bpftrace;
 use support::metrics::Metrics;
 use support::netns::Netns;
 use support::trace_instance::TraceInstance;
-use support::{Agreement, emulated, load, not_run, output, wait_for, witnesses};
+use support::{Agreement, emulated, load, not_run, output, softirqs, wait_for, witnesses};
 use syscalls::Sysno;
 
 /// Each tool times the other's programs too, so that a duration differs by about this much between them.
@@ -112,31 +112,20 @@ fn root_receive_time_of_a_slow_peer_is_waiting_not_work() {
     agent.stop();
 }
 
-/// Softirqs run so far by vector, over all CPUs, named as the agent names them.
-fn proc_softirqs() -> Vec<(String, f64)> {
-    let text = std::fs::read_to_string("/proc/softirqs").unwrap();
-    let rows = text.lines().skip(1).filter_map(|line| {
-        let (name, counts) = line.split_once(':')?;
-        let total: f64 = counts.split_whitespace().filter_map(|n| n.parse::<f64>().ok()).sum();
-        Some((name.trim().to_lowercase(), total))
-    });
-    rows.collect()
-}
-
 #[test]
 #[ignore = "needs root"]
 fn root_softirq_counts_agree_with_proc_softirqs() {
     let agent = Agent::start(&["softirq"]);
     let in_init = TraceInstance::of_init("irq/softirq_entry");
-    let outer_before = proc_softirqs();
+    let outer_before = softirqs();
     let before = agent.scrape();
-    let inner_before = proc_softirqs();
+    let inner_before = softirqs();
     load::datagrams(20_000);
     // An idle machine has few softirqs besides the network's, and a busy CPU alone does not make one at each tick.
     load::receive_timeouts(200);
-    let inner_after = proc_softirqs();
+    let inner_after = softirqs();
     let after = agent.scrape();
-    let outer_after = proc_softirqs();
+    let outer_after = softirqs();
     let count =
         |metrics: &Metrics, vector: &str| metrics.sum("kstrobe_softirq_duration_seconds_count", &[("vector", vector)]);
     // A CPU that is taken away in the middle of a program may keep another from its work, which is counted.

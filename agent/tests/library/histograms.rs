@@ -5,7 +5,7 @@ use super::memory::allocations;
 use super::network::{connects_anywhere, flow, local_connects, nothing_but_others};
 use super::scheduler::{a_moment, sleeps as woken};
 use super::syscalls::{ioctls, sleeps};
-use super::{Made, Oracle, Row, compare, load, named};
+use super::{Made, Oracle, Row, compare, load, named, times, values};
 use std::time::Duration;
 
 const CALLS: u32 = 40;
@@ -36,11 +36,11 @@ fn datagrams(_: &str) -> Made {
 /// Times that a thread of this name spends in a system call.
 macro_rules! times_in {
     ($call:literal) => {
-        Oracle::Times {
-            start: concat!("tracepoint:syscalls:sys_enter_", $call, " /comm == \"COMM\"/"),
-            end: concat!("tracepoint:syscalls:sys_exit_", $call, " /comm == \"COMM\"/"),
-            keys: ["tid", "tid"],
-        }
+        times(
+            concat!("tracepoint:syscalls:sys_enter_", $call, " /comm == \"COMM\"/"),
+            concat!("tracepoint:syscalls:sys_exit_", $call, " /comm == \"COMM\"/"),
+            "tid",
+        )
     };
 }
 
@@ -50,11 +50,7 @@ const ROWS: &[Row] = &[
         metric: "syscall_duration_seconds",
         labels: &[("syscall", "pselect6")],
         exact: false,
-        oracle: Oracle::Times {
-            start: "tracepoint:syscalls:sys_enter_pselect6",
-            end: "tracepoint:syscalls:sys_exit_pselect6",
-            keys: ["tid", "tid"],
-        },
+        oracle: times("tracepoint:syscalls:sys_enter_pselect6", "tracepoint:syscalls:sys_exit_pselect6", "tid"),
         load: calls,
     },
     Row {
@@ -102,11 +98,11 @@ const ROWS: &[Row] = &[
         metric: "file_lock_wait_seconds",
         labels: &[("comm", "COMM"), ("failed", "false")],
         exact: true,
-        oracle: Oracle::Times {
-            start: "tracepoint:syscalls:sys_enter_flock /comm == \"COMM\" && (args->cmd & 8) == 0/",
-            end: "tracepoint:syscalls:sys_exit_flock /comm == \"COMM\"/",
-            keys: ["tid", "tid"],
-        },
+        oracle: times(
+            "tracepoint:syscalls:sys_enter_flock /comm == \"COMM\" && (args->cmd & 8) == 0/",
+            "tracepoint:syscalls:sys_exit_flock /comm == \"COMM\"/",
+            "tid",
+        ),
         load: locks,
     },
     Row {
@@ -134,11 +130,7 @@ const ROWS: &[Row] = &[
         metric: "softirq_duration_seconds",
         labels: &[],
         exact: false,
-        oracle: Oracle::Times {
-            start: "tracepoint:irq:softirq_entry",
-            end: "tracepoint:irq:softirq_exit",
-            keys: ["cpu", "cpu"],
-        },
+        oracle: times("tracepoint:irq:softirq_entry", "tracepoint:irq:softirq_exit", "cpu"),
         load: datagrams,
     },
     Row {
@@ -146,11 +138,7 @@ const ROWS: &[Row] = &[
         metric: "hardirq_duration_seconds",
         labels: &[],
         exact: false,
-        oracle: Oracle::Times {
-            start: "tracepoint:irq:irq_handler_entry",
-            end: "tracepoint:irq:irq_handler_exit",
-            keys: ["cpu", "cpu"],
-        },
+        oracle: times("tracepoint:irq:irq_handler_entry", "tracepoint:irq:irq_handler_exit", "cpu"),
         load: disk_reads,
     },
     Row {
@@ -158,11 +146,7 @@ const ROWS: &[Row] = &[
         metric: "timer_duration_seconds",
         labels: &[],
         exact: false,
-        oracle: Oracle::Times {
-            start: "tracepoint:timer:timer_expire_entry",
-            end: "tracepoint:timer:timer_expire_exit",
-            keys: ["cpu", "cpu"],
-        },
+        oracle: times("tracepoint:timer:timer_expire_entry", "tracepoint:timer:timer_expire_exit", "cpu"),
         load: a_moment,
     },
     Row {
@@ -170,11 +154,7 @@ const ROWS: &[Row] = &[
         metric: "hrtimer_duration_seconds",
         labels: &[],
         exact: false,
-        oracle: Oracle::Times {
-            start: "tracepoint:timer:hrtimer_expire_entry",
-            end: "tracepoint:timer:hrtimer_expire_exit",
-            keys: ["args->hrtimer", "args->hrtimer"],
-        },
+        oracle: times("tracepoint:timer:hrtimer_expire_entry", "tracepoint:timer:hrtimer_expire_exit", "args->hrtimer"),
         load: woken,
     },
     Row {
@@ -182,11 +162,11 @@ const ROWS: &[Row] = &[
         metric: "workqueue_duration_seconds",
         labels: &[],
         exact: false,
-        oracle: Oracle::Times {
-            start: "tracepoint:workqueue:workqueue_execute_start",
-            end: "tracepoint:workqueue:workqueue_execute_end",
-            keys: ["args->work", "args->work"],
-        },
+        oracle: times(
+            "tracepoint:workqueue:workqueue_execute_start",
+            "tracepoint:workqueue:workqueue_execute_end",
+            "args->work",
+        ),
         load: a_moment,
     },
     Row {
@@ -194,11 +174,11 @@ const ROWS: &[Row] = &[
         metric: "workqueue_delay_seconds",
         labels: &[],
         exact: false,
-        oracle: Oracle::Times {
-            start: "tracepoint:workqueue:workqueue_activate_work",
-            end: "tracepoint:workqueue:workqueue_execute_start",
-            keys: ["args->work", "args->work"],
-        },
+        oracle: times(
+            "tracepoint:workqueue:workqueue_activate_work",
+            "tracepoint:workqueue:workqueue_execute_start",
+            "args->work",
+        ),
         load: a_moment,
     },
     #[cfg(target_arch = "x86_64")]
@@ -207,11 +187,7 @@ const ROWS: &[Row] = &[
         metric: "local_timer_interrupt_seconds",
         labels: &[],
         exact: false,
-        oracle: Oracle::Times {
-            start: "tracepoint:irq_vectors:local_timer_entry",
-            end: "tracepoint:irq_vectors:local_timer_exit",
-            keys: ["cpu", "cpu"],
-        },
+        oracle: times("tracepoint:irq_vectors:local_timer_entry", "tracepoint:irq_vectors:local_timer_exit", "cpu"),
         load: a_moment,
     },
     Row {
@@ -219,11 +195,11 @@ const ROWS: &[Row] = &[
         metric: "cpu_idle_seconds",
         labels: &[],
         exact: false,
-        oracle: Oracle::Times {
-            start: "tracepoint:power:cpu_idle /args->state != 4294967295/",
-            end: "tracepoint:power:cpu_idle /args->state == 4294967295/",
-            keys: ["cpu", "cpu"],
-        },
+        oracle: times(
+            "tracepoint:power:cpu_idle /args->state != 4294967295/",
+            "tracepoint:power:cpu_idle /args->state == 4294967295/",
+            "cpu",
+        ),
         load: a_moment,
     },
     Row {
@@ -231,11 +207,11 @@ const ROWS: &[Row] = &[
         metric: "block_io_duration_seconds",
         labels: &[],
         exact: false,
-        oracle: Oracle::Times {
-            start: "tracepoint:block:block_rq_issue",
-            end: "tracepoint:block:block_rq_complete",
-            keys: ["args->dev, args->sector", "args->dev, args->sector"],
-        },
+        oracle: times(
+            "tracepoint:block:block_rq_issue",
+            "tracepoint:block:block_rq_complete",
+            "args->dev, args->sector",
+        ),
         load: disk_reads,
     },
     Row {
@@ -243,11 +219,11 @@ const ROWS: &[Row] = &[
         metric: "tcp_connect_duration_seconds",
         labels: &[],
         exact: false,
-        oracle: Oracle::Times {
-            start: "tracepoint:sock:inet_sock_set_state /args->newstate == 2/",
-            end: "tracepoint:sock:inet_sock_set_state /args->oldstate == 2/",
-            keys: ["args->skaddr", "args->skaddr"],
-        },
+        oracle: times(
+            "tracepoint:sock:inet_sock_set_state /args->newstate == 2/",
+            "tracepoint:sock:inet_sock_set_state /args->oldstate == 2/",
+            "args->skaddr",
+        ),
         load: connects_anywhere,
     },
     Row {
@@ -255,7 +231,7 @@ const ROWS: &[Row] = &[
         metric: "socket_send_size_bytes",
         labels: &[],
         exact: false,
-        oracle: Oracle::Values { at: "tracepoint:sock:sock_send_length /args->ret > 0/", value: "args->ret", per: 1.0 },
+        oracle: values("tracepoint:sock:sock_send_length /args->ret > 0/", "args->ret", 1.0),
         load: flow,
     },
     Row {
@@ -263,11 +239,7 @@ const ROWS: &[Row] = &[
         metric: "received_packet_bytes",
         labels: &[("device", "lo")],
         exact: false,
-        oracle: Oracle::Values {
-            at: "tracepoint:net:netif_receive_skb /str(args->name) == \"lo\"/",
-            value: "args->len",
-            per: 1.0,
-        },
+        oracle: values("tracepoint:net:netif_receive_skb /str(args->name) == \"lo\"/", "args->len", 1.0),
         load: flow,
     },
     Row {
@@ -275,11 +247,7 @@ const ROWS: &[Row] = &[
         metric: "sent_packet_bytes",
         labels: &[("device", "lo")],
         exact: false,
-        oracle: Oracle::Values {
-            at: "tracepoint:net:net_dev_start_xmit /str(args->name) == \"lo\"/",
-            value: "args->len",
-            per: 1.0,
-        },
+        oracle: values("tracepoint:net:net_dev_start_xmit /str(args->name) == \"lo\"/", "args->len", 1.0),
         load: flow,
     },
     Row {
@@ -287,7 +255,7 @@ const ROWS: &[Row] = &[
         metric: "napi_poll_packets",
         labels: &[],
         exact: false,
-        oracle: Oracle::Values { at: "tracepoint:napi:napi_poll", value: "args->work", per: 1.0 },
+        oracle: values("tracepoint:napi:napi_poll", "args->work", 1.0),
         load: nothing_but_others,
     },
     Row {
@@ -295,7 +263,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_rtt_seconds",
         labels: &[],
         exact: false,
-        oracle: Oracle::Values { at: "tracepoint:tcp:tcp_probe", value: "args->srtt", per: 1e6 },
+        oracle: values("tracepoint:tcp:tcp_probe", "args->srtt", 1e6),
         load: connects_anywhere,
     },
     Row {
@@ -303,7 +271,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_congestion_window_segments",
         labels: &[],
         exact: false,
-        oracle: Oracle::Values { at: "tracepoint:tcp:tcp_probe", value: "args->snd_cwnd", per: 1.0 },
+        oracle: values("tracepoint:tcp:tcp_probe", "args->snd_cwnd", 1.0),
         load: connects_anywhere,
     },
     Row {
@@ -311,7 +279,7 @@ const ROWS: &[Row] = &[
         metric: "tcp_peer_window_bytes",
         labels: &[],
         exact: false,
-        oracle: Oracle::Values { at: "tracepoint:tcp:tcp_probe", value: "args->snd_wnd", per: 1.0 },
+        oracle: values("tracepoint:tcp:tcp_probe", "args->snd_wnd", 1.0),
         load: connects_anywhere,
     },
     Row {
@@ -319,11 +287,7 @@ const ROWS: &[Row] = &[
         metric: "block_request_size_bytes",
         labels: &[],
         exact: false,
-        oracle: Oracle::Values {
-            at: "tracepoint:block:block_rq_issue /args->bytes != 0/",
-            value: "args->bytes",
-            per: 1.0,
-        },
+        oracle: values("tracepoint:block:block_rq_issue /args->bytes != 0/", "args->bytes", 1.0),
         load: disk_reads,
     },
     #[cfg(target_arch = "x86_64")]
@@ -332,11 +296,7 @@ const ROWS: &[Row] = &[
         metric: "allocation_bytes",
         labels: &[("comm", "COMM")],
         exact: false,
-        oracle: Oracle::Values {
-            at: "uprobe:/lib/x86_64-linux-gnu/libc.so.6:malloc /comm == \"COMM\"/",
-            value: "arg0",
-            per: 1.0,
-        },
+        oracle: values("uprobe:/lib/x86_64-linux-gnu/libc.so.6:malloc /comm == \"COMM\"/", "arg0", 1.0),
         load: allocations,
     },
 ];

@@ -37,6 +37,8 @@ struct Row {
 enum Oracle {
     /// No hook of bpftrace has the number.
     None,
+    /// The events of these hooks.
+    Count { at: &'static str },
     /// A sum over the events of these hooks.
     Sum { at: &'static str, value: &'static str },
     /// The events of which the probe counts a part: an upper bound.
@@ -48,7 +50,7 @@ enum Oracle {
 }
 
 const fn counts(at: &'static str) -> Oracle {
-    Oracle::Sum { at, value: "" }
+    Oracle::Count { at }
 }
 
 const fn sums(at: &'static str, value: &'static str) -> Oracle {
@@ -59,20 +61,27 @@ const fn whole(at: &'static str) -> Oracle {
     Oracle::Whole { at }
 }
 
+const fn values(at: &'static str, value: &'static str, per: f64) -> Oracle {
+    Oracle::Values { at, value, per }
+}
+
+/// Times of one key at both ends.
+const fn times(start: &'static str, end: &'static str, key: &'static str) -> Oracle {
+    Oracle::Times { start, end, keys: [key, key] }
+}
+
 /// Nanoseconds by which a time may differ between two tools, each of which runs within the other's.
 const TOOL_OVERHEAD_NS: f64 = 5_000.0;
 /// Events of the whole machine that one tool may see before a mark and the other behind it, being on another CPU.
 const AT_THE_EDGES: f64 = 2.0;
 /// Share of the whole machine's times, and number of them, that may be longer for one tool by an interrupt between the two tools' programs.
 const INTERRUPTED: (f64, f64) = (0.02, 5.0);
-/// Processes that do not exist: asking for their groups says what bpftrace's counts are.
-const MARKS: [(i32, u32); 4] = [(SCRAPE, 1), (BETWEEN, 2), (LAST_SCRAPE, 1), (END, 0)];
-/// During a scrape, of which the agent has some events or not.
+/// Processes that do not exist: bpftrace counts apart what follows a call for the group of each, and nothing after the last.
+/// During a scrape, which has some events of its time or not.
 const SCRAPE: i32 = 0x3fff_0001;
 /// Between the first scrape and the last.
 const BETWEEN: i32 = 0x3fff_0002;
-const LAST_SCRAPE: i32 = 0x3fff_0003;
-const END: i32 = 0x3fff_0004;
+const END: i32 = 0x3fff_0003;
 
 /// What a load made.
 struct Made {
@@ -128,7 +137,7 @@ fn compare(test: &str, rows: &[Row]) {
         let enough = made.iter().all(|(at, made)| ours(&metrics, *at, &rows[*at], made).count() >= made.count);
         (enough || Instant::now() > limit).then_some(())
     });
-    load::getpgid_calls(LAST_SCRAPE, 1);
+    load::getpgid_calls(SCRAPE, 1);
     let metrics = agent.scrape();
     load::getpgid_calls(END, 1);
     let witness = oracle.map(Bpftrace::stop);
@@ -202,16 +211,16 @@ fn beside(row: &Row, ours: &Ours, maps: &Maps, at: usize) -> (String, bool) {
 
 /// One script of bpftrace for all rows, each with maps of its own.
 fn script(all: &[Row]) -> String {
-    let mark = |(process, on): (i32, u32)| {
-        format!("tracepoint:syscalls:sys_enter_getpgid /args->pid == {process}/ {{ @on = {on}; }}\n")
-    };
     let rows = all.iter().enumerate().map(|(at, row)| {
         let count = |key: &str, value: &str| {
-            format!("if (@on == 2) {{ @between{at}{key} = {value}; }} if (@on == 1) {{ @scrapes{at}{key} = {value}; }}")
+            format!(
+                "if (@on == {BETWEEN}) {{ @between{at}{key} = {value}; }} \
+                 if (@on == {SCRAPE}) {{ @scrapes{at}{key} = {value}; }}"
+            )
         };
         let text = match row.oracle {
             Oracle::None => String::new(),
-            Oracle::Sum { at: hooks, value: "" } | Oracle::Whole { at: hooks } => {
+            Oracle::Count { at: hooks } | Oracle::Whole { at: hooks } => {
                 format!("{hooks} {{ {} }}\n", count("", "count()"))
             }
             Oracle::Sum { at: hooks, value } => format!("{hooks} {{ {} }}\n", count("", &format!("sum({value})"))),
@@ -230,7 +239,9 @@ fn script(all: &[Row]) -> String {
     let times =
         |(at, row): (usize, &Row)| matches!(row.oracle, Oracle::Times { .. }).then(|| format!("clear(@s{at}); "));
     let clear: String = all.iter().enumerate().filter_map(times).collect();
-    let marks = MARKS.into_iter().map(mark).collect::<String>();
+    let marks = format!(
+        "tracepoint:syscalls:sys_enter_getpgid /args->pid >= {SCRAPE} && args->pid <= {END}/ {{ @on = args->pid; }}\n"
+    );
     marks + &rows.collect::<String>() + &format!("END {{ clear(@on); {clear}}}\n")
 }
 

@@ -20,10 +20,19 @@ pub fn all(kind: Kind) -> BTreeMap<u64, String> {
         Kind::Programs => "prog",
         Kind::Maps => "map",
     };
-    let text = output(Command::new("bpftool").args(["-j", what, "show"]));
-    let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("bpftool prints JSON");
+    let list = bpftool(&[what, "show"]);
     let named = list.iter().map(|o| (o["id"].as_u64().unwrap_or(0), o["name"].as_str().unwrap_or("").to_owned()));
     named.collect()
+}
+
+fn bpftool(words: &[&str]) -> Vec<serde_json::Value> {
+    let text = output(Command::new("bpftool").arg("-j").args(words));
+    serde_json::from_str(&text).expect("bpftool prints JSON")
+}
+
+/// Whether some program is at a raw tracepoint.
+pub fn is_at(tracepoint: &str) -> bool {
+    bpftool(&["link", "show"]).iter().any(|link| link["tp_name"] == tracepoint)
 }
 
 /// How many have a name that begins like this.
@@ -67,8 +76,7 @@ pub fn wait_for_end(programs: &BTreeMap<u64, String>, maps: &BTreeMap<u64, Strin
 
 /// The entries of a map, key and value as bytes, as bpftool reads it.
 pub fn entries(map: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let text = output(Command::new("bpftool").args(["-j", "map", "dump", "id", &map.to_string()]));
-    let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("bpftool prints JSON");
+    let list = bpftool(&["map", "dump", "id", &map.to_string()]);
     let byte = |text: &serde_json::Value| {
         let digits = text.as_str().and_then(|text| text.strip_prefix("0x")).expect("a byte");
         u8::from_str_radix(digits, 16).expect("a byte")

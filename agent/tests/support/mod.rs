@@ -106,3 +106,14 @@ pub fn calls_of(function: &str, work: impl FnOnce()) -> usize {
     tracefs.remove(&instance);
     text.lines().filter(|line| line.contains(&format!(": {function} <-"))).count()
 }
+
+/// Softirqs run so far by vector, over all CPUs, named as the agent names them.
+pub fn softirqs() -> Vec<(String, f64)> {
+    let text = std::fs::read_to_string("/proc/softirqs").unwrap();
+    let rows = text.lines().skip(1).filter_map(|line| {
+        let (name, counts) = line.split_once(':')?;
+        let total: f64 = counts.split_whitespace().filter_map(|n| n.parse::<f64>().ok()).sum();
+        Some((name.trim().to_lowercase(), total))
+    });
+    rows.collect()
+}
