@@ -91,10 +91,17 @@ pub(super) fn sample(context: &Context<'_>, w: &mut Writer) -> Option<Var> {
     Some(decide(w, words, |w| w.push(Stmt::Return), |_| {}))
 }
 
-/// The same where a span would begin, with its state at hand: its end must find its weight, or that it was passed over.
-pub(super) fn sample_start(context: &Context<'_>, w: &mut Writer, state: Var, start: i32, weight_at: i32) {
+/// The same where a span would begin, with its state at hand: its end must find its weight, or that it was passed over. `pass_over`
+/// comes before that is noted in the place of the last start.
+pub(super) fn sample_start(
+    context: &Context<'_>,
+    w: &mut Writer,
+    (state, start, weight_at): (Var, i32, i32),
+    pass_over: impl FnOnce(&mut Writer),
+) {
     if let Some(words) = words(context, w) {
         let skip = |w: &mut Writer| {
+            pass_over(w);
             w.push(Stmt::Store { ptr: state, offset: start, size: Size::B8, value: Operand::Imm(PASSED_OVER) });
             w.push(Stmt::Return);
         };

@@ -321,8 +321,7 @@ fn open_spans(probe: &Probe, layout: &mut Layout) -> Option<Open> {
             map
         }
     };
-    // Spans that are passed over with their state at hand have starts of their own.
-    let is_counted = *off_cpu && *key == SpanKey::Task && (weight_at.is_none() || control::is_of_calls(&probe.shape));
+    let is_counted = *off_cpu && *key == SpanKey::Task;
     let tasks = is_counted.then(|| open_tasks::plan(layout));
     Some(Open { map, saved, weight_at, bytes, tasks })
 }

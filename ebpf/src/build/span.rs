@@ -76,7 +76,7 @@ fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
     match locate(context, &mut s, &site.by, CREATE) {
         Found::State(state) => {
             s.w.leave_if(CmpOp::Eq, state, Operand::Imm(0));
-            open_at(context, &mut s, site, state, weight);
+            open_at(context, &mut s, site, (state, None), weight);
         }
         Found::OfTask { state, task } => {
             let miss = s.w.block(|w| {
@@ -85,10 +85,7 @@ fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
             });
             let cond = Cond { op: CmpOp::Eq, a: state, b: Operand::Imm(0) };
             s.w.push(Stmt::If { cond, then: miss, otherwise: vec![] });
-            if let Some(open) = &context.memory.open {
-                open_tasks::count_opened(open, &mut s.w, task, state);
-            }
-            open_at(context, &mut s, site, state, weight);
+            open_at(context, &mut s, site, (state, Some(task)), weight);
         }
         Found::Keyed(key) => open_hashed(context, &mut s, site, key),
     }
@@ -96,15 +93,34 @@ fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
     Func { calls: calls([&site.select]), begins, ..s.w.finish(name, Some(site.attach.clone())) }
 }
 
-fn open_at(context: &Context<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var, weight: Option<Var>) {
+/// `task` is the one whose storage has the state.
+fn open_at(
+    context: &Context<'_>,
+    s: &mut Exprs<'_>,
+    site: &StartSite,
+    (state, task): (Var, Option<Var>),
+    weight: Option<Var>,
+) {
+    let Some(open) = &context.memory.open else { return };
     keep_first(context, s, state);
-    match (context.memory.open.as_ref().and_then(|open| open.weight_at), weight) {
+    match (open.weight_at, weight) {
         (Some(offset), Some(weight)) => {
             s.w.push(Stmt::Store { ptr: state, offset, size: Size::B8, value: Operand::Var(weight) });
             control::mark_call(context, &mut s.w);
         }
-        (Some(weight_at), None) => control::sample_start(context, &mut s.w, state, START, weight_at),
+        (Some(weight_at), None) => {
+            let pass_over = |w: &mut Writer| {
+                if let Some(task) = task {
+                    let started = w.load(state, START, Size::B8, Space::Value);
+                    open_tasks::count_closed(open, w, task, started);
+                }
+            };
+            control::sample_start(context, &mut s.w, (state, START, weight_at), pass_over);
+        }
         (None, _) => {}
+    }
+    if let Some(task) = task {
+        open_tasks::count_opened(open, &mut s.w, task, state);
     }
     fill_state(context, s, site, state);
 }

@@ -101,6 +101,26 @@ fn open_spans_of_tasks_are_counted_once() {
 }
 
 #[test]
+fn spans_that_are_passed_over_are_not_open() {
+    let mut probe = waits();
+    let Shape::Span { start, end, .. } = &mut probe.shape else { panic!("span") };
+    // At no system call, chance decides when the state of the last span is at hand.
+    let at = |event: &str| Attach::TpBtf { event: event.into() };
+    (start[0].attach, end[0].attach) = (at("sched_process_fork"), at("sched_process_exit"));
+    let mut tasks = Tasks::new(sampled(probe));
+    let taken = |tasks: &mut Tasks, left| set(&mut tasks.machine, &tasks.module, 3, 1, left);
+    let mut step = |left, task, function: &str| {
+        taken(&mut tasks, left);
+        tasks.call(task, function, 1);
+        tasks.open()
+    };
+    assert_eq!([step(0, FIRST, "start"), step(1, OTHER, "start")], [1, 1], "the second is passed over");
+    assert_eq!([step(0, OTHER, "start"), step(1, OTHER, "end")], [2, 1]);
+    assert_eq!([step(1, FIRST, "start"), step(0, FIRST, "end")], [0, 0], "in the place of one that was open");
+    assert_eq!(tasks.measured().0, 4);
+}
+
+#[test]
 fn chance_decides_before_the_condition_of_a_call() {
     let mut tasks = Tasks::new(sampled(waits()));
     set(&mut tasks.machine, &tasks.module, 3, 1, 2);
