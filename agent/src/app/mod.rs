@@ -438,14 +438,20 @@ impl App {
         }
         let begun = Instant::now();
         let batch = hooks.batch();
-        let start = |(plan, compiled): (&ProbePlan, Compiled)| {
+        let start = |(at, plan, compiled): (usize, &ProbePlan, Compiled)| {
             let begun = Instant::now();
             let probe = Probe::start(plan, compiled, target, &mut loader, btf);
             tracing::debug!(probe = plan.meta().name, ms = milliseconds(begun), "loaded and attached");
-            Arc::new(ProbeLock::new(probe))
+            (at, Arc::new(ProbeLock::new(probe)))
         };
-        let probes = plans.iter().zip(compiled).map(start).collect();
+        let mut in_order: Vec<_> =
+            plans.iter().zip(compiled).enumerate().map(|(at, (plan, compiled))| (at, plan, compiled)).collect();
+        // Programs of few system calls come last: other calls then end before the entries that these fill.
+        in_order.sort_by_key(|(_, _, compiled)| !compiled.measures_all_calls());
+        let mut probes: Vec<_> = in_order.into_iter().map(start).collect();
         drop(batch);
+        probes.sort_by_key(|(at, _)| *at);
+        let probes = probes.into_iter().map(|(_, probe)| probe).collect();
         tracing::info!(compile_ms, load_ms = milliseconds(begun), "probes started");
         let app = App {
             hooks,

@@ -4,12 +4,12 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use kstrobe_ebpf::Artifact;
 pub use kstrobe_ebpf::Target;
 pub use kstrobe_ebpf::kernel_target::{Abilities, Ability, Function};
 use kstrobe_ebpf::kernel_target::{dump, usdt_name};
 use kstrobe_ebpf::program::{Binary, HookKind};
-use kstrobe_ebpf::typed::Choice;
+use kstrobe_ebpf::typed::{Attach, Choice};
+use kstrobe_ebpf::{Artifact, ProgramInfo};
 
 use crate::config::files::diag::{Diagnostic, Severity};
 use crate::config::plan::{CompileError, Engine, ProbePlan};
@@ -63,6 +63,13 @@ impl Compiled {
             Compiled::Ready(artifact) | Compiled::OverSession(artifact, _) => Some(artifact),
             Compiled::Waiting(_) | Compiled::Refused(_) => None,
         }
+    }
+
+    /// Whether it measures system calls of every number.
+    pub fn measures_all_calls(&self) -> bool {
+        let is_of_calls = |attach: &Attach| matches!(attach.event(), Some("sys_enter" | "sys_exit"));
+        let all = |program: &ProgramInfo| program.calls.is_none() && is_of_calls(&program.attach);
+        self.artifact().is_some_and(|artifact| artifact.programs.iter().any(all))
     }
 
     /// What is wrong in the text, whichever the kernel is.
