@@ -8,13 +8,10 @@ use std::time::{Duration, Instant};
 use super::task::{self, Task};
 use super::{App, stacks};
 use crate::kernel::binaries::find::ProcessSnapshot;
-use crate::probe::budget::{Cost, Shares};
+use crate::probe::budget::{Cost, Share, Shares};
 use crate::probe::lock::ProbeLock;
+use crate::probe::meter;
 
-/// Length of a window.
-const EVERY: Duration = Duration::from_secs(1);
-/// Until the next window when a probe seems to be above its budget.
-const SOON: Duration = Duration::from_millis(300);
 /// Longest pause: a reload adds probes without waking this thread.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -100,8 +97,8 @@ struct Budgets {
 
 impl Budgets {
     fn new() -> Budgets {
-        // The first window comes later: the load at the start is not typical.
-        Budgets { next: Instant::now() + EVERY }
+        // The first windows come later: the load at the start is not typical.
+        Budgets { next: Instant::now() + meter::WINDOW }
     }
 
     /// Looks at the costs when that is due. Returns when it is the next time.
@@ -112,14 +109,18 @@ impl Budgets {
         app.hooks.measure();
         let probes = app.probes();
         probes.iter().for_each(|probe| probe.lock().resume());
+        // Of the windows that end now.
         let costs: Vec<Option<Cost>> = probes.iter().map(|probe| probe.lock().cost(app.entry_ns)).collect();
-        let used = || probes.iter().zip(&costs).filter_map(|(probe, cost)| Some((probe, cost.as_ref()?)));
-        let shared = used().filter(|(probe, _)| probe.lock().shares_budget()).map(|(_, cost)| cost.ppm());
+        let shared: Vec<Share> = probes.iter().filter_map(|probe| probe.lock().share()).collect();
         let over = probes.iter().filter(|probe| probe.lock().is_over_its_share()).count();
-        let shares = Shares::of(app.budget_ppm.load(Relaxed), shared.collect(), over as u64);
-        used().for_each(|(probe, cost)| probe.lock().keep_budget(cost, &shares));
+        let shares = Shares::of(app.budget_ppm.load(Relaxed), &shared, over as u64);
+        for (probe, cost) in probes.iter().zip(&costs) {
+            if let Some(cost) = cost {
+                probe.lock().keep_budget(cost, &shares);
+            }
+        }
         let soon = probes.iter().any(|probe| probe.lock().suspects());
-        self.next = Instant::now() + if soon { SOON } else { EVERY };
+        self.next = Instant::now() + if soon { meter::SHORT_WINDOW } else { meter::WINDOW };
         self.next
     }
 }

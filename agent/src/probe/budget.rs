@@ -102,6 +102,8 @@ pub struct Budget {
     pause: Duration,
     /// The suspension is a [`SHORT_PAUSE`].
     is_short: bool,
+    /// The last window's cost, in millionths of a CPU, where it is above the limit and sampling fewer events would save nothing.
+    least: Option<u64>,
     /// End of the last window above the budget.
     last_over: Option<Duration>,
     throttled: u64,
@@ -129,6 +131,7 @@ impl Budget {
             suspended_until: None,
             pause: PAUSE.0,
             is_short: false,
+            least: None,
             last_over: None,
             throttled: 0,
         })
@@ -145,6 +148,15 @@ impl Budget {
         self.is_shared
     }
 
+    /// Its part of the agent's budget, when it costs so much; `None` where it has a budget of its own.
+    pub fn share(&self, cost_ppm: u64) -> Option<Share> {
+        let least = match self.least {
+            None if self.can_sample => 0,
+            _ => cost_ppm,
+        };
+        self.is_shared.then_some(Share { cost: cost_ppm, least })
+    }
+
     /// Evaluates one window, which ended at `now` of a monotonic clock. Does nothing while the probe is suspended.
     pub fn look(&mut self, now: Duration, cost: &Cost, shares: &Shares) -> Option<BudgetAction> {
         if self.suspended_until.is_some() {
@@ -152,11 +164,12 @@ impl Budget {
         }
         let used = cost.ppm();
         if self.is_shared {
-            self.limit_ppm = shares.limit_ppm(used, self.over());
+            self.limit_ppm = shares.limit_ppm(used, self);
         }
         self.times = cost.times.max(1);
         let left = self.left(cost);
         let is_kept = used <= self.limit_ppm || self.can_sample && left.is_kept(self.limit_ppm);
+        self.least = (is_kept && used > self.limit_ppm).then_some(used);
         if is_kept && !(self.can_slice(&left) && left.fixed > self.limit_ppm) {
             return self.within(now, used, &left);
         }
@@ -338,37 +351,78 @@ impl Left {
     }
 }
 
+/// What a probe without a budget of its own takes of the agent's budget, in millionths of a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub cost: u64,
+    /// What sampling does not save of it.
+    pub least: u64,
+}
+
 /// What the probes without a budget of their own may take of the agent's budget, in one window.
 ///
 /// While all of them together keep it, each may take what the others leave; those that it samples or suspends have equal parts of that,
 /// as all of them may take more at once. Else what is asked for below the level is given, and no probe gets more than the level.
+/// What sampling does not save is taken from those that can be sampled, down to a part of their level: that others are suspended for it
+/// would be worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    level: Option<u64>,
+    levels: Option<Levels>,
     left: u64,
     /// Probes that the budget samples or suspends.
     over: u64,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Levels {
+    all: u64,
+    /// Of probes that can be sampled.
+    sampled: u64,
+}
+
+/// The level of probes that can be sampled is at least this part of that of all.
+const MIN_SAMPLED: u64 = 4;
+
 impl Shares {
-    /// `total` and the costs are millionths of one CPU's time; `over` is how many of these probes the budget samples or suspends.
-    pub fn of(total: u64, mut costs: Vec<u64>, over: u64) -> Shares {
-        costs.sort_unstable();
-        let (mut left, mut probes) = (total, costs.len() as u64);
-        for cost in costs {
-            let level = left / probes;
-            if cost > level {
-                return Shares { level: Some(level), left: 0, over };
-            }
-            (left, probes) = (left - cost, probes - 1);
-        }
-        Shares { level: None, left, over }
+    /// `total` is in millionths of a CPU; `over` is how many of these probes the budget samples or suspends.
+    pub fn of(total: u64, shares: &[Share], over: u64) -> Shares {
+        let (all, left) = level(total, shares.iter().map(|share| share.cost));
+        let Some(all) = all else { return Shares { levels: None, left, over } };
+        let fixed: u64 = shares.iter().filter(|share| share.least > 0).map(|share| share.least).sum();
+        let sampled = shares.iter().filter(|share| share.least == 0).map(|share| share.cost);
+        let (sampled, _) = level(total.saturating_sub(fixed), sampled);
+        let sampled = sampled.map_or(all, |sampled| sampled.clamp(all / MIN_SAMPLED, all));
+        Shares { levels: Some(Levels { all, sampled }), left, over }
     }
 
-    fn limit_ppm(&self, used: u64, is_over: bool) -> u64 {
-        let left = if is_over { self.left / self.over.max(1) } else { self.left };
-        self.level.unwrap_or_else(|| used.saturating_add(left))
+    fn limit_ppm(&self, used: u64, budget: &Budget) -> u64 {
+        let left = if budget.over() { self.left / self.over.max(1) } else { self.left };
+        match self.levels {
+            Some(levels) => {
+                if budget.can_sample {
+                    levels.sampled
+                } else {
+                    levels.all
+                }
+            }
+            None => used.saturating_add(left),
+        }
     }
+}
+
+/// The level up to which each of these costs can be given so that all are `total`, where they are more; else what is left of it.
+fn level(total: u64, costs: impl Iterator<Item = u64>) -> (Option<u64>, u64) {
+    let mut costs: Vec<u64> = costs.collect();
+    costs.sort_unstable();
+    let (mut left, mut probes) = (total, costs.len() as u64);
+    for cost in costs {
+        let level = left / probes;
+        if cost > level {
+            return (Some(level), 0);
+        }
+        (left, probes) = (left - cost, probes - 1);
+    }
+    (None, left)
 }
 
 /// How often the events must be halved to come down from `used` to `limit`: at least once.

@@ -157,16 +157,20 @@ impl KernelEngine {
         Ok(())
     }
 
-    /// What the programs have cost since the last call. `entry_ns` is the cost of reaching a hook's program.
-    pub fn cost(&mut self, entry_ns: f64) -> Option<Cost> {
+    /// What the programs have cost in the window that ends now, and takes `least` or longer; `None` while it goes on. `entry_ns` is the
+    /// cost of reaching a hook's program.
+    pub fn cost(&mut self, entry_ns: f64, least: Duration) -> Option<Cost> {
+        let control = self.loaded.maps().control();
+        let (times, ends_rest) = control.map_or((1, false), |control| (control.times(), control.ends_rest()));
+        let now = Instant::now();
+        if !self.meter.is_due(now, least, (times, ends_rest)) {
+            return None;
+        }
         let reading = |(name, attach, used): (&str, &Attach, Use)| {
             (name.to_owned(), Reading { used, breakpoint_ns: meter::breakpoint_ns(attach) })
         };
         let readings = self.loaded.used().map(reading).collect();
-        let cost = self.meter.window(Instant::now(), readings, entry_ns)?;
-        let control = self.loaded.maps().control();
-        let times = control.map_or(1, |control| control.times());
-        let ends_rest = control.is_some_and(|control| control.ends_rest());
+        let cost = self.meter.window(now, readings, entry_ns)?;
         Some(Cost { times, ends_rest, ..cost })
     }
 

@@ -2,9 +2,20 @@
 
 use super::budget::Cost;
 use crate::kernel::hooks::Use;
+use kstrobe_ebpf::dispatch;
 use kstrobe_ebpf::typed::Attach;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+/// Shortest window.
+pub const WINDOW: Duration = Duration::from_secs(1);
+/// The same of a probe that seems to be above its budget.
+pub const SHORT_WINDOW: Duration = Duration::from_millis(300);
+/// A window goes on until its programs have run so often: a cost of fewer samples is chance. Of each run 32 us at most are counted
+/// ([`dispatch`]), so that what runs more seldom costs little.
+const MIN_RUNS: u64 = 8 * dispatch::PERIOD;
+/// It does not go on for longer.
+const MAX_WINDOW: Duration = Duration::from_secs(10);
 
 /// Least cost of a uprobe's breakpoint in nanoseconds. The hooked process pays it, and no program sees it.
 /// `cargo xtask bench --only hooks` measures it: 6400 on a virtual machine.
@@ -31,13 +42,27 @@ pub struct Reading {
 pub struct Meter {
     /// The last readings, by program, and when they were taken.
     last: Option<(Instant, BTreeMap<String, Reading>)>,
+    /// [`Cost::times`] and [`Cost::ends_rest`] of the window.
+    slicing: (u64, bool),
 }
 
 impl Meter {
-    /// What was used since the last readings. `entry_ns` is the cost of reaching a hook's program, which its programs share. `None`
-    /// without readings before, or when no time has passed.
+    /// Whether a window may end that has to be so long, or none has begun. One of another slicing ([`Cost::times`], [`Cost::ends_rest`])
+    /// is forgotten: a part of it was of each.
+    pub fn is_due(&mut self, now: Instant, least: Duration, slicing: (u64, bool)) -> bool {
+        if self.slicing != slicing {
+            (self.last, self.slicing) = (None, slicing);
+        }
+        self.last.as_ref().is_none_or(|(since, _)| now.saturating_duration_since(*since) >= least)
+    }
+
+    /// What was used in the window that these readings end. `entry_ns` is the cost of reaching a hook's program, which its programs share.
+    /// `None` where none has begun, and of one that goes on.
     pub fn window(&mut self, now: Instant, readings: BTreeMap<String, Reading>, entry_ns: f64) -> Option<Cost> {
         let cost = self.last.as_ref().and_then(|(since, before)| difference(now, *since, &readings, before, entry_ns));
+        if cost.is_some_and(|cost| cost.runs < MIN_RUNS && cost.window < MAX_WINDOW) {
+            return None;
+        }
         self.last = Some((now, readings));
         cost
     }
@@ -95,14 +120,37 @@ mod tests {
         let at = |ms: u64| start + Duration::from_millis(ms);
         let mut meter = Meter::default();
         assert_eq!(meter.window(at(0), readings(&[("a", 1e3, 10.0, 10.0)]), 50.0), None);
-        let cost = meter.window(at(1000), readings(&[("a", 5e3, 30.0, 110.0), ("b", 500.0, 5.0, 5.0)]), 50.0).unwrap();
-        assert_eq!((cost.window.as_millis(), cost.run.as_nanos(), cost.runs), (1000, 4000, 20));
-        assert_eq!(cost.entering.as_nanos(), 100 * 50 / 2, "shared with another program of the hook");
+        let both = readings(&[("a", 5e3, 1030.0, 1110.0), ("b", 500.0, 5.0, 5.0)]);
+        let cost = meter.window(at(1000), both, 50.0).unwrap();
+        assert_eq!((cost.window.as_millis(), cost.run.as_nanos(), cost.runs), (1000, 4000, 1020));
+        assert_eq!(cost.entering.as_nanos(), 1100 * 50 / 2, "shared with another program of the hook");
         // `b` is known now; sums of `a` that began anew, as with another dispatcher, are no negative cost.
-        let cost = meter.window(at(2000), readings(&[("a", 0.0, 0.0, 110.0), ("b", 900.0, 9.0, 5.0)]), 50.0).unwrap();
-        assert_eq!((cost.run.as_nanos(), cost.runs, cost.entering), (400, 4, Duration::ZERO));
+        let cost =
+            meter.window(at(2000), readings(&[("a", 0.0, 0.0, 1110.0), ("b", 900.0, 905.0, 5.0)]), 50.0).unwrap();
+        assert_eq!((cost.run.as_nanos(), cost.runs, cost.entering), (400, 900, Duration::ZERO));
         meter.forget();
         assert_eq!(meter.window(at(3000), readings(&[]), 50.0), None);
+    }
+
+    #[test]
+    fn a_window_of_few_runs_goes_on_for_ten_seconds() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let mut meter = Meter::default();
+        assert!(meter.is_due(at(0), WINDOW, (1, false)), "none has begun");
+        let mut window =
+            |seconds: u64, runs| meter.window(at(seconds), readings(&[("a", runs * 10.0, runs, runs)]), 50.0);
+        let none = [(0, 0.0), (1, 100.0), (9, 487.0)].map(|(seconds, runs)| window(seconds, runs));
+        assert_eq!(none, [None; 3]);
+        let cost = window(10, 487.0).unwrap();
+        assert_eq!((cost.window, cost.runs), (Duration::from_secs(10), 487));
+        assert_eq!(
+            [window(11, 487.0 + 487.0), window(12, 487.0 + 488.0)].map(|cost| cost.map(|c| c.runs)),
+            [None, Some(488)]
+        );
+        let mut is_due = |seconds, times| meter.is_due(at(seconds), WINDOW, (times, false));
+        assert_eq!([is_due(12, 1), is_due(13, 1)], [false, true]);
+        assert!(is_due(12, 8) && meter.last.is_none(), "another has to begin");
     }
 
     #[test]
@@ -120,7 +168,7 @@ mod tests {
             [("u".to_owned(), Reading { used, breakpoint_ns: breakpoint_ns(&uprobe) })].into()
         };
         meter.window(start, reading(0.0), 50.0);
-        let cost = meter.window(start + Duration::from_secs(1), reading(61.0), 50.0).unwrap();
-        assert_eq!(cost.breakpoints, Duration::from_micros(61));
+        let cost = meter.window(start + Duration::from_secs(1), reading(610.0), 50.0).unwrap();
+        assert_eq!(cost.breakpoints, Duration::from_micros(610));
     }
 }

@@ -18,7 +18,7 @@ mod ftrace;
 pub mod iterator;
 pub mod kernel;
 pub mod lock;
-mod meter;
+pub mod meter;
 mod poll;
 mod running;
 mod start;

@@ -8,13 +8,14 @@ use std::time::Instant;
 use kstrobe_ebpf::layout::{Loss, SelectedMap};
 use kstrobe_ebpf::typed::Decoder;
 
-use super::budget::{Budget, BudgetAction, Cost, OVER_BUDGET, Shares};
+use super::budget::{Budget, BudgetAction, Cost, OVER_BUDGET, Share, Shares};
 use super::conditions::Conditions;
 use super::engine::{Engine, Scrape, Tick};
 use super::error::{NotAttached, ReadError};
 use super::event_buffer::EventBuffer;
 use super::iterator::IteratorEngine;
 use super::kernel::KernelEngine;
+use super::meter;
 use super::status::{ChoiceStatus, HookStatus, ProbeStatus};
 use super::stopped::Off;
 use super::user_hooks::UserHooks;
@@ -288,18 +289,19 @@ impl Probe {
 
     /// What its programs have cost since the last call; `None` without programs, and while its budget suspends it.
     pub fn cost(&mut self, entry_ns: f64) -> Option<Cost> {
-        self.cost_ppm = None;
         if self.suspended().is_some() {
+            self.cost_ppm = None;
             return None;
         }
-        let cost = self.engine.kernel().ok()?.cost(entry_ns)?;
+        let least = if self.suspects() { meter::SHORT_WINDOW } else { meter::WINDOW };
+        let cost = self.engine.kernel().ok()?.cost(entry_ns, least)?;
         self.cost_ppm = Some(cost.ppm());
         Some(cost)
     }
 
-    /// Whether its budget is a share of the agent's.
-    pub fn shares_budget(&self) -> bool {
-        self.budget.as_ref().is_some_and(Budget::is_shared)
+    /// What it takes of the agent's budget, by its last window; `None` where its budget is its own.
+    pub fn share(&self) -> Option<Share> {
+        self.budget.as_ref()?.share(self.cost_ppm?)
     }
 
     /// Whether its budget is such a share, and samples or suspends it.

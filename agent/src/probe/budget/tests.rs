@@ -1,7 +1,12 @@
 use super::*;
 
 /// For probes with a budget of their own.
-const NONE: Shares = Shares { level: None, left: 0, over: 0 };
+const NONE: Shares = Shares { levels: None, left: 0, over: 0 };
+
+/// Probes that take so much, and can all be sampled.
+fn costing(costs: &[u64]) -> Vec<Share> {
+    costs.iter().map(|&cost| Share { cost, least: 0 }).collect()
+}
 
 /// A probe of 2 % and the seconds that go by.
 struct Run {
@@ -195,7 +200,7 @@ fn only_probes_of_the_agents_budget_rest_for_others() {
     assert_eq!(slicing(BudgetLimit::Shared, true), Slicing::Tolerated);
     assert_eq!([slicing(BudgetLimit::Shared, false), slicing(BudgetLimit::Own(1), true)], [Slicing::Never; 2]);
     let mut budget = Budget::new(BudgetLimit::Shared, true).unwrap();
-    let shares = Shares::of(40_000, vec![5_000, 70_000], 0);
+    let shares = Shares::of(40_000, &costing(&[5_000, 70_000]), 0);
     assert_eq!(budget.look(Duration::from_secs(1), &Cost { times: 8, ..reached(0, 8) }, &shares), None);
     assert_eq!(
         (budget.slicing(), budget.one_of(), budget.over()),
@@ -304,9 +309,10 @@ fn no_budget_is_no_machine_and_odd_numbers_do_no_harm() {
 
 #[test]
 fn the_budget_is_shared_by_what_each_needs() {
+    let whole = Budget::new(BudgetLimit::Shared, true).unwrap();
     let limits = |total, costs: &[u64]| {
-        let shares = Shares::of(total, costs.to_vec(), 2);
-        costs.iter().map(|cost| shares.limit_ppm(*cost, false)).collect::<Vec<_>>()
+        let shares = Shares::of(total, &costing(costs), 2);
+        costs.iter().map(|cost| shares.limit_ppm(*cost, &whole)).collect::<Vec<_>>()
     };
     assert_eq!(limits(40, &[0, 10, 20]), [10, 20, 30], "each may take what the others leave");
     assert_eq!(limits(40, &[100, 0, 10]), [30, 30, 30], "one that takes too much gets the rest");
@@ -314,12 +320,37 @@ fn the_budget_is_shared_by_what_each_needs() {
     assert_eq!(limits(40, &[40]), [40]);
     assert_eq!(limits(40, &[]), [0; 0]);
     assert_eq!(limits(0, &[5]), [0]);
-    let shares = Shares::of(40, vec![0, 10, 20], 2);
+    let shares = Shares::of(40, &costing(&[0, 10, 20]), 2);
+    let sampled = Budget { halvings: 1, ..whole.clone() };
     assert_eq!(
-        [0, 10].map(|cost| shares.limit_ppm(cost, true)),
+        [0, 10].map(|cost| shares.limit_ppm(cost, &sampled)),
         [5, 15],
         "those that are sampled may all take more at once"
     );
+}
+
+#[test]
+fn what_sampling_does_not_save_others_sample_for() {
+    let least = |cost| Share { cost, least: cost };
+    let limits = |total, fixed: &[u64], sampled: &[u64]| {
+        let shares: Vec<Share> = fixed.iter().copied().map(least).chain(costing(sampled)).collect();
+        let shares = Shares::of(total, &shares, 0);
+        [false, true].map(|can_sample| shares.limit_ppm(0, &Budget::new(BudgetLimit::Shared, can_sample).unwrap()))
+    };
+    assert_eq!(limits(100, &[60], &[30, 30]), [40, 20], "40 are left of it");
+    assert_eq!(limits(100, &[90], &[60, 60]), [33, 8], "a quarter of the level at least");
+    assert_eq!(limits(100, &[10, 10], &[200, 5]), [75, 75]);
+    let mut budget = Budget::new(BudgetLimit::Shared, false).unwrap();
+    assert_eq!(budget.share(7), Some(Share { cost: 7, least: 7 }), "it cannot be sampled");
+    budget.can_sample = true;
+    assert_eq!(budget.share(7), Some(Share { cost: 7, least: 0 }));
+    // 3 % by reaching the hook alone.
+    let cost = Cost { entering: Duration::from_millis(3), window: Duration::from_millis(100), ..Cost::default() };
+    budget.wants_slices = true;
+    let shares = Shares::of(20_000, &costing(&[30_000]), 0);
+    assert_eq!(budget.look(Duration::from_secs(1), &cost, &shares), None);
+    assert_eq!(budget.share(cost.ppm()), Some(Share { cost: 30_000, least: 30_000 }));
+    assert_eq!(Budget::new(BudgetLimit::Own(1), true).unwrap().share(7), None);
 }
 
 #[test]
@@ -332,7 +363,7 @@ fn a_share_is_another_in_each_window() {
         ..Cost::default()
     };
     let mut look = |second, own: u64, other: u64| {
-        let shares = Shares::of(40_000, vec![own * 10_000, other * 10_000], 0);
+        let shares = Shares::of(40_000, &costing(&[own * 10_000, other * 10_000]), 0);
         budget.look(Duration::from_secs(second), &cost(own), &shares)
     };
     assert_eq!([look(1, 3, 0), look(2, 3, 0), look(3, 3, 1)], [None; 3]);
@@ -363,7 +394,8 @@ fn crowd(probes: usize, total_ppm: u64, (events, passed_over_ns): (u64, u64), se
         };
         let costs: Vec<Cost> = budgets.iter().map(cost).collect();
         let over = budgets.iter().filter(|budget| budget.over()).count() as u64;
-        let shares = Shares::of(total_ppm, costs.iter().map(Cost::ppm).collect(), over);
+        let used = budgets.iter().zip(&costs).filter_map(|(budget, cost)| budget.share(cost.ppm()));
+        let shares = Shares::of(total_ppm, &used.collect::<Vec<_>>(), over);
         for (budget, cost) in budgets.iter_mut().zip(&costs) {
             budget.look(Duration::from_secs(second), cost, &shares);
         }
