@@ -26,8 +26,12 @@ pub fn all(kind: Kind) -> BTreeMap<u64, String> {
 }
 
 fn bpftool(words: &[&str]) -> Vec<serde_json::Value> {
-    let text = output(Command::new("bpftool").arg("-j").args(words));
-    serde_json::from_str(&text).expect("bpftool prints JSON")
+    // It fails where something that it lists ends meanwhile.
+    let text = wait_for("a list of bpftool", Duration::from_secs(5), || {
+        let listed = Command::new("bpftool").arg("-j").args(words).output().expect("bpftool runs");
+        listed.status.success().then_some(listed.stdout)
+    });
+    serde_json::from_slice(&text).expect("bpftool prints JSON")
 }
 
 /// Whether some program is at a raw tracepoint.
