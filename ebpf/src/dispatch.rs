@@ -100,9 +100,7 @@ pub fn entry(maps: &Maps, cpus: u32) -> Result<Vec<u64>, AsmError> {
     code.add(Insn::mov(Reg::R6, Reg::R1));
     code.call(Helper::GetSmpProcessorId);
     code.jump(Insn::jmp_imm(Jump::Ge, Reg::R0, cpus as i32), plain);
-    code.add(Insn::alu_imm(Width::W64, Alu::Mul, Reg::R0, LINE as i32));
-    code.add(Insn::ld_map_value(Reg::R1, maps.words, cpu_words(0)));
-    code.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R1, Reg::R0));
+    code.words_of_cpu(maps);
     code.add(Insn::ldx(Size::B8, Reg::R2, Reg::R1, LEFT));
     code.jump(Insn::jmp_imm(Jump::Eq, Reg::R2, 0), counted);
     code.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R2, -1));
@@ -204,23 +202,19 @@ pub fn timed(parts: &Parts<'_>, costs: u32, cpus: u32) -> Result<Vec<u64>, AsmEr
     let mut code = Writer::default();
     let bodies = parts.bodies;
     code.select(parts);
-    let (counted, begin, end) = (code.fresh(), code.fresh(), code.fresh());
-    let stride = cost_stride(bodies.len());
+    let (counted, end) = (code.fresh(), code.fresh());
     code.call(Helper::GetSmpProcessorId);
     code.jump(Insn::jmp_imm(Jump::Ge, Reg::R0, cpus as i32), end);
-    code.add(Insn::mov(Reg::R2, Reg::R0));
-    code.add(Insn::alu_imm(Width::W64, Alu::Mul, Reg::R2, LINE as i32));
-    code.add(Insn::ld_map_value(Reg::R1, parts.maps.words, cpu_words(0)));
-    code.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R1, Reg::R2));
+    code.add(Insn::mov(Reg::R9, Reg::R0));
+    code.words_of_cpu(&parts.maps);
     code.add(Insn::ldx(Size::B8, Reg::R1, Reg::R1, LEFT));
     code.jump(Insn::jmp_imm(Jump::Ne, Reg::R1, 0), counted);
-    code.add(Insn::ld_map_value(Reg::R8, costs, cpus * stride));
-    code.jump(Insn::ja(0), begin);
+    // The event before the one that counts: behind the costs of all CPUs.
+    code.add(Insn::load_const(Reg::R9, cpus.into()));
     code.bind(counted);
-    code.add(Insn::alu_imm(Width::W64, Alu::Mul, Reg::R0, stride as i32));
+    code.add(Insn::alu_imm(Width::W64, Alu::Mul, Reg::R9, cost_stride(bodies.len()) as i32));
     code.add(Insn::ld_map_value(Reg::R8, costs, 0));
-    code.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R8, Reg::R0));
-    code.bind(begin);
+    code.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R8, Reg::R9));
     code.call(Helper::KtimeGetNs);
     code.add(Insn::mov(Reg::R9, Reg::R0));
     code.lap(cost_at(0, bodies.len(), None));
@@ -307,6 +301,13 @@ impl Writer {
     fn call(&mut self, helper: Helper) {
         // Only helpers with a number are called here.
         self.add(Insn::call(helpers::id(helper).unwrap_or_default()));
+    }
+
+    /// Lets register 1 point to the words of the CPU in register 0, which is lost.
+    fn words_of_cpu(&mut self, maps: &Maps) {
+        self.add(Insn::alu_imm(Width::W64, Alu::Mul, Reg::R0, LINE as i32));
+        self.add(Insn::ld_map_value(Reg::R1, maps.words, cpu_words(0)));
+        self.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R1, Reg::R0));
     }
 
     /// Continues with the program in this element; goes on here when there is none.
