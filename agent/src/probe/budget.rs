@@ -102,8 +102,8 @@ pub struct Budget {
     pause: Duration,
     /// The suspension is a [`SHORT_PAUSE`].
     is_short: bool,
-    /// The last window's cost, in millionths of a CPU, where it is above the limit and sampling fewer events would save nothing.
-    least: Option<u64>,
+    /// The last window was above the limit, and sampling fewer events would have saved nothing.
+    is_at_least: bool,
     /// End of the last window above the budget.
     last_over: Option<Duration>,
     throttled: u64,
@@ -131,7 +131,7 @@ impl Budget {
             suspended_until: None,
             pause: PAUSE.0,
             is_short: false,
-            least: None,
+            is_at_least: false,
             last_over: None,
             throttled: 0,
         })
@@ -150,11 +150,7 @@ impl Budget {
 
     /// Its part of the agent's budget, when it costs so much; `None` where it has a budget of its own.
     pub fn share(&self, cost_ppm: u64) -> Option<Share> {
-        let least = match self.least {
-            None if self.can_sample => 0,
-            _ => cost_ppm,
-        };
-        self.is_shared.then_some(Share { cost: cost_ppm, least })
+        self.is_shared.then_some(Share { cost: cost_ppm, is_fixed: self.is_at_least || !self.can_sample })
     }
 
     /// Evaluates one window, which ended at `now` of a monotonic clock. Does nothing while the probe is suspended.
@@ -169,7 +165,7 @@ impl Budget {
         self.times = cost.times.max(1);
         let left = self.left(cost);
         let is_kept = used <= self.limit_ppm || self.can_sample && left.is_kept(self.limit_ppm);
-        self.least = (is_kept && used > self.limit_ppm).then_some(used);
+        self.is_at_least = is_kept && used > self.limit_ppm;
         if is_kept && !(self.can_slice(&left) && left.fixed > self.limit_ppm) {
             return self.within(now, used, &left);
         }
@@ -355,8 +351,8 @@ impl Left {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     pub cost: u64,
-    /// What sampling does not save of it.
-    pub least: u64,
+    /// Sampling fewer events saves nothing of it.
+    pub is_fixed: bool,
 }
 
 /// What the probes without a budget of their own may take of the agent's budget, in one window.
@@ -388,9 +384,8 @@ impl Shares {
     pub fn of(total: u64, shares: &[Share], over: u64) -> Shares {
         let (all, left) = level(total, shares.iter().map(|share| share.cost));
         let Some(all) = all else { return Shares { levels: None, left, over } };
-        let fixed: u64 = shares.iter().filter(|share| share.least > 0).map(|share| share.least).sum();
-        let sampled = shares.iter().filter(|share| share.least == 0).map(|share| share.cost);
-        let (sampled, _) = level(total.saturating_sub(fixed), sampled);
+        let costs = |is_fixed| shares.iter().filter(move |share| share.is_fixed == is_fixed).map(|share| share.cost);
+        let (sampled, _) = level(total.saturating_sub(costs(true).sum()), costs(false));
         let sampled = sampled.map_or(all, |sampled| sampled.clamp(all / MIN_SAMPLED, all));
         Shares { levels: Some(Levels { all, sampled }), left, over }
     }
@@ -398,13 +393,8 @@ impl Shares {
     fn limit_ppm(&self, used: u64, budget: &Budget) -> u64 {
         let left = if budget.over() { self.left / self.over.max(1) } else { self.left };
         match self.levels {
-            Some(levels) => {
-                if budget.can_sample {
-                    levels.sampled
-                } else {
-                    levels.all
-                }
-            }
+            Some(levels) if budget.can_sample => levels.sampled,
+            Some(levels) => levels.all,
             None => used.saturating_add(left),
         }
     }

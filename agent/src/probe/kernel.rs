@@ -162,8 +162,9 @@ impl KernelEngine {
     pub fn cost(&mut self, entry_ns: f64, least: Duration) -> Option<Cost> {
         let control = self.loaded.maps().control();
         let (times, ends_rest) = control.map_or((1, false), |control| (control.times(), control.ends_rest()));
+        self.meter.set_slicing((times, ends_rest));
         let now = Instant::now();
-        if !self.meter.is_due(now, least, (times, ends_rest)) {
+        if !self.meter.is_due(now, least) {
             return None;
         }
         let reading = |(name, attach, used): (&str, &Attach, Use)| {

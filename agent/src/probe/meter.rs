@@ -47,12 +47,16 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Whether a window may end that has to be so long, or none has begun. One of another slicing ([`Cost::times`], [`Cost::ends_rest`])
-    /// is forgotten: a part of it was of each.
-    pub fn is_due(&mut self, now: Instant, least: Duration, slicing: (u64, bool)) -> bool {
+    /// Forgets a window of another slicing ([`Cost::times`], [`Cost::ends_rest`]): a part of it was of each.
+    pub fn set_slicing(&mut self, slicing: (u64, bool)) {
         if self.slicing != slicing {
-            (self.last, self.slicing) = (None, slicing);
+            self.forget();
+            self.slicing = slicing;
         }
+    }
+
+    /// Whether a window may end that has to be so long, or none has begun.
+    pub fn is_due(&self, now: Instant, least: Duration) -> bool {
         self.last.as_ref().is_none_or(|(since, _)| now.saturating_duration_since(*since) >= least)
     }
 
@@ -137,7 +141,7 @@ mod tests {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let mut meter = Meter::default();
-        assert!(meter.is_due(at(0), WINDOW, (1, false)), "none has begun");
+        assert!(meter.is_due(at(0), WINDOW), "none has begun");
         let mut window =
             |seconds: u64, runs| meter.window(at(seconds), readings(&[("a", runs * 10.0, runs, runs)]), 50.0);
         let none = [(0, 0.0), (1, 100.0), (9, 487.0)].map(|(seconds, runs)| window(seconds, runs));
@@ -148,9 +152,9 @@ mod tests {
             [window(11, 487.0 + 487.0), window(12, 487.0 + 488.0)].map(|cost| cost.map(|c| c.runs)),
             [None, Some(488)]
         );
-        let mut is_due = |seconds, times| meter.is_due(at(seconds), WINDOW, (times, false));
-        assert_eq!([is_due(12, 1), is_due(13, 1)], [false, true]);
-        assert!(is_due(12, 8) && meter.last.is_none(), "another has to begin");
+        assert_eq!([12, 13].map(|seconds| meter.is_due(at(seconds), WINDOW)), [false, true]);
+        meter.set_slicing((8, false));
+        assert!(meter.is_due(at(12), WINDOW) && meter.last.is_none(), "another has to begin");
     }
 
     #[test]

@@ -287,14 +287,16 @@ impl Probe {
         self.budget.as_ref().is_some_and(Budget::suspects)
     }
 
-    /// What its programs have cost since the last call; `None` without programs, and while its budget suspends it.
+    /// What its programs have cost in the window that ends now; `None` while it goes on, without programs, and while its budget
+    /// suspends it.
     pub fn cost(&mut self, entry_ns: f64) -> Option<Cost> {
-        if self.suspended().is_some() {
+        let least = if self.suspects() { meter::SHORT_WINDOW } else { meter::WINDOW };
+        let is_suspended = self.suspended().is_some();
+        let Some(kernel) = self.engine.kernel().ok().filter(|_| !is_suspended) else {
             self.cost_ppm = None;
             return None;
-        }
-        let least = if self.suspects() { meter::SHORT_WINDOW } else { meter::WINDOW };
-        let cost = self.engine.kernel().ok()?.cost(entry_ns, least)?;
+        };
+        let cost = kernel.cost(entry_ns, least)?;
         self.cost_ppm = Some(cost.ppm());
         Some(cost)
     }

@@ -5,7 +5,7 @@ const NONE: Shares = Shares { levels: None, left: 0, over: 0 };
 
 /// Probes that take so much, and can all be sampled.
 fn costing(costs: &[u64]) -> Vec<Share> {
-    costs.iter().map(|&cost| Share { cost, least: 0 }).collect()
+    costs.iter().map(|&cost| Share { cost, is_fixed: false }).collect()
 }
 
 /// A probe of 2 % and the seconds that go by.
@@ -331,9 +331,9 @@ fn the_budget_is_shared_by_what_each_needs() {
 
 #[test]
 fn what_sampling_does_not_save_others_sample_for() {
-    let least = |cost| Share { cost, least: cost };
+    let at_least = |cost| Share { cost, is_fixed: true };
     let limits = |total, fixed: &[u64], sampled: &[u64]| {
-        let shares: Vec<Share> = fixed.iter().copied().map(least).chain(costing(sampled)).collect();
+        let shares: Vec<Share> = fixed.iter().copied().map(at_least).chain(costing(sampled)).collect();
         let shares = Shares::of(total, &shares, 0);
         [false, true].map(|can_sample| shares.limit_ppm(0, &Budget::new(BudgetLimit::Shared, can_sample).unwrap()))
     };
@@ -341,15 +341,15 @@ fn what_sampling_does_not_save_others_sample_for() {
     assert_eq!(limits(100, &[90], &[60, 60]), [33, 8], "a quarter of the level at least");
     assert_eq!(limits(100, &[10, 10], &[200, 5]), [75, 75]);
     let mut budget = Budget::new(BudgetLimit::Shared, false).unwrap();
-    assert_eq!(budget.share(7), Some(Share { cost: 7, least: 7 }), "it cannot be sampled");
+    assert_eq!(budget.share(7), Some(Share { cost: 7, is_fixed: true }), "it cannot be sampled");
     budget.can_sample = true;
-    assert_eq!(budget.share(7), Some(Share { cost: 7, least: 0 }));
+    assert_eq!(budget.share(7), Some(Share { cost: 7, is_fixed: false }));
     // 3 % by reaching the hook alone.
     let cost = Cost { entering: Duration::from_millis(3), window: Duration::from_millis(100), ..Cost::default() };
     budget.wants_slices = true;
     let shares = Shares::of(20_000, &costing(&[30_000]), 0);
     assert_eq!(budget.look(Duration::from_secs(1), &cost, &shares), None);
-    assert_eq!(budget.share(cost.ppm()), Some(Share { cost: 30_000, least: 30_000 }));
+    assert_eq!(budget.share(cost.ppm()), Some(Share { cost: 30_000, is_fixed: true }));
     assert_eq!(Budget::new(BudgetLimit::Own(1), true).unwrap().share(7), None);
 }
 
