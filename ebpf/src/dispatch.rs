@@ -175,6 +175,8 @@ pub fn inline(parts: &Parts<'_>) -> Option<Vec<u64>> {
         for insn in decode(&bytes).ok()? {
             match insn.op {
                 Op::Exit => code.jump(Insn::ja(0), skip),
+                // It has functions of its own behind it.
+                Op::CallLocal | Op::LdFunction => return None,
                 _ => code.add(insn),
             }
         }

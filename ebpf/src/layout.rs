@@ -7,7 +7,7 @@
 //! (`index = shard * slots + slot`), so that the agent can map it into its memory and read it without system calls.
 
 use crate::buckets::Scheme;
-pub use crate::program::{Aggregate, StackSpec};
+pub use crate::program::{Aggregate, StackSpec, Unwind};
 use crate::typed::{Decoder, Selector, Ty};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub const MAX_DENSE_SLOTS: u64 = 4096;
 
 /// Names of the maps of call stacks.
 pub const STACKS_MAPS: [&str; 2] = ["ks_stacks", "ks_stacks_more"];
+/// Name of [`StackMap::unwound`].
+pub const UNWOUND_MAP: &str = "ks_stacks_user";
 
 /// In the id of a stack: it lies in [`StackMap::second`]. The kernel's own ids are numbers of buckets, which no budget lets
 /// grow so large.
@@ -128,6 +130,9 @@ pub struct StackMap {
     /// Another of the same size for stacks whose place in the first is taken. The kernel finds the place by a hash and tries no
     /// other: two maps of half the size lose far fewer stacks than one. Ids of it have [`SECOND_STACK_MAP`] set.
     pub second: MapId,
+    /// Hash of user stacks that were walked by tables ([`unwind`](crate::unwind)), where the target can do that: a value is a hash of
+    /// the frames (u64), their number (u64) and the frames. Ids of it have [`UNWOUND`](crate::unwind::UNWOUND) set.
+    pub unwound: Option<MapId>,
     /// Most frames.
     pub depth: u32,
 }

@@ -29,6 +29,7 @@ pub mod lower;
 pub mod program;
 pub mod source;
 pub mod typed;
+pub mod unwind;
 
 pub use diag::{Diagnostic, Fault};
 pub use elf::Source;

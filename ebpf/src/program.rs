@@ -387,6 +387,18 @@ pub struct StackSpec {
     pub depth: u32,
     /// At the start of a span, whose task may be another than that of its end; else where the value is measured.
     pub at_start: bool,
+    /// How the process's is walked, where the kernel can do both.
+    pub unwind: Unwind,
+}
+
+/// How a user stack is walked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Unwind {
+    /// By tables made of `.eh_frame`, and by frame pointers where there is none.
+    #[default]
+    Tables,
+    /// By the kernel, which follows frame pointers.
+    FramePointers,
 }
 
 impl StackSpec {

@@ -106,7 +106,7 @@ impl Budgets {
         if Instant::now() < self.next {
             return self.next;
         }
-        app.hooks.measure();
+        app.shared.hooks.measure();
         let probes = app.probes();
         probes.iter().for_each(|probe| probe.lock().resume());
         // Of the windows that end now.

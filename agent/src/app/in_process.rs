@@ -4,6 +4,7 @@ use super::events::{self, Reader, Sink};
 use super::session::Alone;
 use super::{
     Endpoints, Reload, ReloadRefused, history, housekeeping, iterate, kernel_log, limits, load_config, lock, rights,
+    unwind,
 };
 use crate::config::compile;
 use crate::config::plan::ProbePlan;
@@ -56,6 +57,7 @@ impl InProcess {
         housekeeping::start(app.clone())?;
         history::start(app.clone())?;
         iterate::start(app)?;
+        unwind::start(app)?;
         kernel_log::start(app.history.clone())?;
         let tail = Arc::new(Tail::new(load_config::slow(plans), agent.kept_events));
         let reader = events::start(app.clone(), tail.clone(), Sink::None)?;

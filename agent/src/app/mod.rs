@@ -20,6 +20,7 @@ mod rules;
 mod session;
 mod stacks;
 mod task;
+mod unwind;
 mod view;
 mod watch;
 mod web;
@@ -45,8 +46,9 @@ use crate::config::diagnostics::{log_diagnostics, print_diagnostics};
 use crate::config::files::diag::Diagnostic;
 use crate::config::files::{AgentConfig, Choice};
 use crate::config::plan::ProbePlan;
-use crate::kernel::hooks::{Hooks, entry};
+use crate::kernel::hooks::entry;
 use crate::kernel::load::Loader;
+use crate::kernel::load::Shared;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
 use crate::kubernetes;
@@ -127,7 +129,7 @@ struct App {
     /// A reload replaces the list: clone it for each pass.
     probes: RwLock<Arc<[SharedProbe]>>,
     /// What programs of all probes share.
-    hooks: Arc<Hooks>,
+    shared: Shared,
     /// Cost of reaching a program at a hook, in nanoseconds.
     entry_ns: f64,
     names: NamesLock,
@@ -336,6 +338,7 @@ fn spawn(
     let reader = events::start(app.clone(), tail.clone(), sink)?;
     iterate::start(app)?;
     workloads::start(app, events, &loaded.agent, runtime.handle())?;
+    unwind::start(app)?;
     kernel_log::start(app.history.clone())?;
     rules::start(app)?;
     let (receivers, unsendable) = crate::config::exporters::receivers(&loaded.agent.exporters);
@@ -422,12 +425,12 @@ impl App {
         if let Some(reason) = target.btf.as_ref().and_then(detect::without_init) {
             tracing::warn!("{reason}");
         }
-        let hooks = Hooks::new(detect::possible_cpus());
+        let shared = Shared::default();
         // Before any program counts the calls that it makes.
         let entry_ns = entry::cost_ns().unwrap_or(entry::USUAL_NS);
         tracing::debug!(entry_ns, "cost of reaching a program");
         // Dropped after the loads: it holds the kernel's BTF, some 10 MB.
-        let mut loader = Loader::for_target(hooks.clone(), target, btf);
+        let mut loader = Loader::for_target(shared.clone(), target, btf);
         let begun = Instant::now();
         let compiled: Vec<_> = plans.iter().map(|plan| compile::probe(plan, target)).collect();
         let compile_ms = milliseconds(begun);
@@ -437,7 +440,7 @@ impl App {
             tracing::error!(reason, "too little memory");
         }
         let begun = Instant::now();
-        let batch = hooks.batch();
+        let batch = shared.hooks.batch();
         let start = |(at, plan, compiled): (usize, &ProbePlan, Compiled)| {
             let begun = Instant::now();
             let probe = Probe::start(plan, compiled, target, &mut loader, btf);
@@ -454,7 +457,7 @@ impl App {
         let probes = probes.into_iter().map(|(_, probe)| probe).collect();
         tracing::info!(compile_ms, load_ms = milliseconds(begun), "probes started");
         let app = App {
-            hooks,
+            shared,
             entry_ns,
             probes: RwLock::default(),
             names: NamesLock::new(Names::new().with_workload_names(workload_names.clone())),
@@ -588,6 +591,7 @@ impl App {
         exemplars.append(&mut lock(&self.exemplars).of(families.iter().map(about)));
         observed.workloads = lock(&self.workloads_use).clone();
         observed.kubernetes = self.kubernetes.counts();
+        observed.unwind = self.shared.unwinder.current().map(|tables| unwind::used(&tables));
         observed.exports = self.exports.usage();
         observed.history = self.history.usage();
         observed.history_disk = self.history.disk_usage();

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::captures::CaptureDeps;
 use super::events::{self, Reader, Sink};
-use super::{App, Captures, SharedProbe, housekeeping, iterate, rights, workloads};
+use super::{App, Captures, SharedProbe, housekeeping, iterate, rights, unwind, workloads};
 use crate::capture::access::{Access, Denied};
 use crate::config::compile::Target;
 use crate::config::files::AgentConfig;
@@ -132,6 +132,7 @@ impl Session {
         app.set_budget(&alone.agent);
         housekeeping::start(app.clone())?;
         iterate::start(app)?;
+        unwind::start(app)?;
         let (sender, events) = sync_channel(MAX_WAITING);
         let reader = events::start(app.clone(), Arc::new(Tail::new(Vec::new(), 1)), Sink::Channel(sender))?;
         Ok(Session { alone, probe, events, reader })

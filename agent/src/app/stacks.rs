@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::session::Alone;
-use super::{App, lock};
+use super::{App, lock, unwind};
 use super::{ProfileError, ProfileRequest, StacksStatus};
 use crate::config::compile;
 use crate::config::plan::{Metric, ProbePlan};
@@ -315,5 +315,6 @@ pub fn record(
 ) -> Result<Recording, RecordError> {
     let alone = Alone::start(&compile::look(plans, btf), plans, btf)?;
     let Alone { app, stop, .. } = &alone;
+    unwind::start(app)?;
     Ok(app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), stop))?)
 }

@@ -6,6 +6,7 @@ use crate::kernel::functions::read_module_btf;
 use crate::kernel::sys::btf;
 use kstrobe_ebpf::kernel_target::Btf;
 use kstrobe_ebpf::kernel_target::btf::Kind;
+use kstrobe_ebpf::unwind::Facts;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -60,6 +61,11 @@ impl KernelTypes {
         };
         let id = types.find(function, Kind::Func).ok_or_else(|| BtfError::NoFunction(function.to_owned()))?;
         Ok((id, handle))
+    }
+
+    /// Where walks of user stacks begin; `None` where the types are not those of x86-64.
+    pub fn unwind_facts(&mut self) -> Option<Facts> {
+        Facts::of(self.kernel().ok()?)
     }
 
     /// The id of the type of a tracepoint's arguments.

@@ -13,6 +13,7 @@ use crate::kernel::read::ProbeMaps;
 use crate::kernel::sys::KernelMap;
 use crate::kernel::sys::map::{MapSpec, RDONLY_PROG, kind as map_kind};
 use crate::kernel::sys::prog::{self, Lines, ProgSpec, Refused};
+use crate::kernel::unwind::{self, Tables, Unwinder};
 use crate::kernel::verifier_log;
 use kstrobe_ebpf::ir::Calls;
 use kstrobe_ebpf::layout::{MapDef, STACKS_MAPS};
@@ -30,7 +31,20 @@ use thiserror::Error;
 pub struct Loader {
     types: KernelTypes,
     attacher: Attacher,
-    hooks: Arc<Hooks>,
+    shared: Shared,
+}
+
+/// What the probes of a process share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    pub hooks: Arc<Hooks>,
+    pub unwinder: Arc<Unwinder>,
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared { hooks: Hooks::new(possible_cpus()), unwinder: Arc::default() }
+    }
 }
 
 impl Default for Loader {
@@ -42,26 +56,32 @@ impl Default for Loader {
 impl Loader {
     /// Ready to load. Its probes share hooks with one another alone.
     pub fn new() -> Loader {
-        Loader::with_types(Hooks::new(possible_cpus()), KernelTypes::default())
+        Loader::with_types(Shared::default(), KernelTypes::default())
     }
 
-    /// Ready to load probes that share these hooks, for a target whose types came from the file `btf`, by default from the kernel, where
+    /// Ready to load probes that share this, for a target whose types came from the file `btf`, by default from the kernel, where
     /// they need not be read again.
-    pub fn for_target(hooks: Arc<Hooks>, target: &Target, btf: Option<&Path>) -> Loader {
-        Loader::with_types(hooks, KernelTypes::of(target.btf.clone().filter(|_| btf.is_none())))
+    pub fn for_target(shared: Shared, target: &Target, btf: Option<&Path>) -> Loader {
+        Loader::with_types(shared, KernelTypes::of(target.btf.clone().filter(|_| btf.is_none())))
     }
 
     /// Lifts RLIMIT_MEMLOCK, which kernels before 5.11 charge maps to.
-    fn with_types(hooks: Arc<Hooks>, types: KernelTypes) -> Loader {
+    fn with_types(shared: Shared, types: KernelTypes) -> Loader {
         lift_locked();
-        Loader { types, attacher: Attacher::new(), hooks }
+        Loader { types, attacher: Attacher::new(), shared }
     }
 }
 
 impl Loader {
-    /// Hooks that its probes share.
-    pub fn hooks(&self) -> &Arc<Hooks> {
-        &self.hooks
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Tables for the programs of a probe, if they take user stacks where that is possible.
+    fn unwind_tables(&mut self, layout: &Layout) -> Option<Arc<Tables>> {
+        layout.stacks.as_ref()?.unwound?;
+        let facts = self.types.unwind_facts()?;
+        self.shared.unwinder.tables(facts, layout.cpus)
     }
 }
 
@@ -178,6 +198,8 @@ pub struct Loaded {
     maps: ProbeMaps,
     /// The dispatchers name it as long as the programs are members.
     _tables: Option<KernelMap>,
+    /// As these.
+    _unwind: Option<Arc<Tables>>,
 }
 
 struct LoadedProgram {
@@ -328,7 +350,7 @@ impl Loaded {
 
     /// Puts all programs to the others at their hooks.
     fn join(&mut self, loader: &mut Loader) -> Result<(), LoadError> {
-        let Loader { types, attacher, hooks } = loader;
+        let Loader { types, attacher, shared: Shared { hooks, .. } } = loader;
         let control = self.maps.control().cloned();
         let open = self.maps.open_spans().map_err(|error| map_error("of open spans", MapError::Kernel(error)))?;
         let open = open.map(Arc::new);
@@ -449,16 +471,24 @@ pub fn load_unattached(
         _ => layout.maps.iter().position(|def| def.name == name).map(|at| &maps[at]),
     };
     object.relocate(|name| by_name(name).map(|map| map.as_fd().as_raw_fd()))?;
+    let unwind = loader.unwind_tables(layout);
     let mut load = |Program { name, attach, calls, begins }: Program| {
-        let code = object.code(&name)?;
-        let fd = load_program(&mut loader.types, &code, types.fd(), &name, &attach)?;
+        let mut code = object.code(&name)?;
+        let mut fd = load_program(&mut loader.types, &code, types.fd(), &name, &attach)?;
+        if let Some(insns) = unwind.as_ref().and_then(|tables| tables.link(&code.insns, layout, &maps)) {
+            let linked = Code { insns, ..code.clone() };
+            match load_program(&mut loader.types, &linked, None, &name, &attach) {
+                Ok(program) => (code, fd) = (linked, program),
+                Err(error) => tracing::warn!(program = name, %error, "its user stacks follow frame pointers alone"),
+            }
+        }
         Ok(LoadedProgram { name, attach, calls, begins, code: code.insns, fd, member: None, enabled: Vec::new() })
     };
     let programs = programs.into_iter().map(|program| load(program.into())).collect::<Result<_, LoadError>>()?;
     let events = open_events(&maps, layout)?;
     let maps = ProbeMaps::new(layout.clone(), maps).map_err(ObjectError::from)?;
     maps.fill_free_slots().map_err(|error| map_error("of free slots", MapError::Kernel(error)))?;
-    Ok(Loaded { links: Vec::new(), programs, looked: None, events, maps, _tables: tables })
+    Ok(Loaded { links: Vec::new(), programs, looked: None, events, maps, _tables: tables, _unwind: unwind })
 }
 
 /// The object's type information in the kernel. Without it most maps and programs load all the same: it serves the verifier's
@@ -573,7 +603,7 @@ fn load_program(
         insns: &code.insns,
         name,
     };
-    prog::load(&spec).map_err(|refused| not_loaded(name, refused))
+    unwind::load(&spec).map_err(|refused| not_loaded(name, refused))
 }
 
 /// Why the kernel does not load a program, out of the verifier's log.

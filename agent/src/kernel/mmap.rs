@@ -1,6 +1,7 @@
 //! The values of an array map as 64-bit words: the kernel's own memory where it can be mapped, else a copy.
 
 use crate::kernel::sys::KernelMap;
+use crate::kernel::sys::map::{MMAPABLE, MapSpec, kind};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
@@ -20,7 +21,7 @@ impl Values {
     /// Maps the array when it was made with `BPF_F_MMAPABLE`, else prepares a copy (all zero until refreshed).
     pub fn open(map: &KernelMap) -> io::Result<Values> {
         let words = element_words(map) * map.capacity as usize;
-        if map.flags & crate::kernel::sys::map::MMAPABLE != 0
+        if map.flags & MMAPABLE != 0
             && let Ok(mapping) = Mapping::new(map, words)
         {
             return Ok(Values::Mapped(mapping));
@@ -68,6 +69,36 @@ impl Values {
             }
         }
         Ok(())
+    }
+}
+
+/// An array of one element that this process has mapped.
+#[derive(Debug)]
+pub struct Words {
+    pub map: KernelMap,
+    pub values: Values,
+}
+
+impl Words {
+    pub fn create(name: &str, bytes: u32) -> io::Result<Words> {
+        let spec = MapSpec {
+            kind: kind::ARRAY,
+            key_bytes: 4,
+            value_bytes: bytes,
+            entries: 1,
+            flags: MMAPABLE,
+            name,
+            ..MapSpec::default()
+        };
+        let map = KernelMap::create(&spec)?;
+        match Values::open(&map)? {
+            values @ Values::Mapped(_) => Ok(Words { map, values }),
+            Values::Copied(_) => Err(io::Error::other("the kernel maps no arrays into processes")),
+        }
+    }
+
+    pub fn descriptor(&self) -> u32 {
+        self.map.as_fd().as_raw_fd() as u32
     }
 }
 

@@ -25,6 +25,7 @@ pub mod object;
 pub mod parallel;
 pub mod pollers;
 pub mod privileges;
+pub mod process_maps;
 pub mod procfs;
 pub mod read;
 pub mod stacks;
@@ -32,6 +33,7 @@ pub mod stacks;
 pub mod sys;
 pub mod topology;
 pub mod tracefs;
+pub mod unwind;
 pub mod verifier_log;
 
 #[cfg(test)]

@@ -14,6 +14,9 @@ pub struct Stat {
     pub virtual_bytes: u64,
     /// Resident memory.
     pub resident_pages: u64,
+    /// Where the stack of the first thread begins: the kernel chooses it by chance at each execve(2), unless the process has asked
+    /// it not to (`ADDR_NO_RANDOMIZE`). 0 without the right to trace the process.
+    pub stack_start: u64,
 }
 
 impl Stat {
@@ -32,6 +35,7 @@ impl Stat {
             started_ticks: field(22)?,
             virtual_bytes: field(23)?,
             resident_pages: field(24)?,
+            stack_start: field(28).unwrap_or_default(),
         })
     }
 }
@@ -42,9 +46,14 @@ mod tests {
 
     #[test]
     fn the_name_may_hold_anything() {
-        let text =
-            "7 (a) b (c) R 1 2 3 4 -1 4194304 99 0 0 0 250 50 0 0 20 0 1 0 317656 3133440 380 18446744073709551615 1\n";
-        let stat = Stat { cpu_ticks: 300, started_ticks: 317_656, virtual_bytes: 3_133_440, resident_pages: 380 };
+        let text = "7 (a) b (c) R 1 2 3 4 -1 4194304 99 0 0 0 250 50 0 0 20 0 1 0 317656 3133440 380 18446744073709551615 1 2 140722\n";
+        let stat = Stat {
+            cpu_ticks: 300,
+            started_ticks: 317_656,
+            virtual_bytes: 3_133_440,
+            resident_pages: 380,
+            stack_start: 140_722,
+        };
         assert_eq!(Stat::parse(text), Some(stat));
         assert_eq!(Stat::parse("7 (a) R 1 2"), None);
         assert_eq!(Stat::parse(""), None);

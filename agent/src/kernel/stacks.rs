@@ -3,6 +3,7 @@
 use super::read::{MapFill, ProbeMaps, read_index};
 use crate::kernel::sys::{self, KernelMap};
 use kstrobe_ebpf::layout::{Index, SECOND_STACK_MAP, STACKS_MAPS};
+use kstrobe_ebpf::unwind::{STACK_HEADER_BYTES, UNWOUND};
 use std::collections::HashSet;
 use std::io;
 
@@ -14,7 +15,12 @@ impl ProbeMaps {
         if !map.lookup(&in_its_map(id), &mut value)? {
             return Ok(None);
         }
-        let words = value.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_ne_bytes);
+        let mut words = value.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_ne_bytes);
+        if id & UNWOUND != 0 {
+            // What lies behind the last frame is of another stack.
+            let number = words.nth(STACK_HEADER_BYTES as usize / 8 - 1).unwrap_or_default();
+            return Ok(Some(words.take(number as usize).collect()));
+        }
         // Shorter stacks are followed by zeros, and nothing is called from address 0.
         Ok(Some(words.take_while(|address| *address != 0).collect()))
     }
@@ -26,31 +32,39 @@ impl ProbeMaps {
     /// running have ended in between. One that gets the id of a deleted stack in the moments after that keeps an id
     /// without frames, which is shown as missed, until the same stack comes again. So stacks that occurred lately stay.
     pub fn sweep_stacks(&self, recent: &HashSet<u32>, before: impl FnOnce()) -> io::Result<f64> {
-        let all = self.stack_ids()?;
+        let mut all = self.stack_ids()?;
         let mut unused: HashSet<u32> = all.difference(recent).copied().collect();
         self.forget_used(&mut unused)?;
-        let fullness = |stacks: usize| {
-            let map = self.layout().stacks.as_ref().map(|stacks| self.map(stacks.map));
-            map.map_or(0.0, |map| stacks as f64 / f64::from(map.capacity.max(1)))
-        };
         if unused.is_empty() {
-            return Ok(fullness(all.len()));
+            return Ok(self.fullness(&all));
         }
         sys::wait_for_running_programs();
         self.forget_used(&mut unused)?;
         before();
-        let mut deleted = 0;
         for id in unused {
-            let gone = self.stack_map(id).map(|map| map.delete(&in_its_map(id))).transpose()?;
-            deleted += usize::from(gone == Some(true));
+            if let Some(map) = self.stack_map(id)
+                && map.delete(&in_its_map(id))?
+            {
+                all.remove(&id);
+            }
         }
-        Ok(fullness(all.len() - deleted))
+        Ok(self.fullness(&all))
+    }
+
+    /// How near the maps of stacks are to losing some, as a share of the first.
+    fn fullness(&self, ids: &HashSet<u32>) -> f64 {
+        let Some(stacks) = &self.layout().stacks else { return 0.0 };
+        let share = |number: usize, map| number as f64 / f64::from(self.map(map).capacity.max(1));
+        let walked = ids.iter().filter(|id| **id & UNWOUND != 0).count();
+        // A hash loses none before it is full, where a stack trace map loses many.
+        share(ids.len() - walked, stacks.map).max(stacks.unwound.map_or(0.0, |map| share(walked, map) / 4.0))
     }
 
     pub fn stack_ids(&self) -> io::Result<HashSet<u32>> {
         let Some(stacks) = &self.layout().stacks else { return Ok(HashSet::new()) };
         let mut all = HashSet::new();
-        for (map, mark) in [(stacks.map, 0), (stacks.second, SECOND_STACK_MAP)] {
+        let maps = [(stacks.map, 0), (stacks.second, SECOND_STACK_MAP)];
+        for (map, mark) in maps.into_iter().chain(stacks.unwound.map(|map| (map, UNWOUND))) {
             let keys = self.map(map).keys()?;
             all.extend(
                 keys.into_iter().filter_map(|key| key.try_into().ok()).map(|key| u32::from_ne_bytes(key) | mark),
@@ -75,7 +89,8 @@ impl ProbeMaps {
     /// How full the maps of stacks are together, if there are any.
     pub(super) fn stack_fill(&self) -> Option<io::Result<MapFill>> {
         let stacks = self.layout().stacks.as_ref()?;
-        let capacity = self.map(stacks.map).capacity + self.map(stacks.second).capacity;
+        let maps = [stacks.map, stacks.second].into_iter().chain(stacks.unwound);
+        let capacity = maps.map(|map| self.map(map).capacity).sum();
         let fill = |ids: HashSet<u32>| MapFill { name: STACKS_MAPS[0].to_owned(), entries: ids.len() as u32, capacity };
         Some(self.stack_ids().map(fill))
     }
@@ -83,7 +98,11 @@ impl ProbeMaps {
     /// The map that an id belongs to.
     fn stack_map(&self, id: u32) -> Option<&KernelMap> {
         let stacks = self.layout().stacks.as_ref()?;
-        Some(self.map(if id & SECOND_STACK_MAP == 0 { stacks.map } else { stacks.second }))
+        Some(self.map(match (id & UNWOUND != 0, id & SECOND_STACK_MAP != 0) {
+            (true, _) => stacks.unwound?,
+            (false, true) => stacks.second,
+            (false, false) => stacks.map,
+        }))
     }
 
     /// Takes the ids that keys and open spans refer to out of a set.
@@ -108,7 +127,7 @@ impl ProbeMaps {
 
 /// The kernel's own id, as a key.
 fn in_its_map(id: u32) -> [u8; 4] {
-    (id & !SECOND_STACK_MAP).to_ne_bytes()
+    (id & !(SECOND_STACK_MAP | UNWOUND)).to_ne_bytes()
 }
 
 /// An id of a stack or process, unless it is a negative error number.

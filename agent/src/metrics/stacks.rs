@@ -76,7 +76,7 @@ pub fn overflow(table: &Table, about: &Descriptor) -> StackKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kstrobe_ebpf::layout::{Cell, CellKind, Index, MapId, StackSpec};
+    use kstrobe_ebpf::layout::{Cell, CellKind, Index, MapId, StackSpec, Unwind};
     use kstrobe_ebpf::typed::{Decoder, Ty};
     use kstrobe_export::snapshot::Kind;
 
@@ -86,7 +86,7 @@ mod tests {
 
     /// Two shards of four slots, by a name and both stacks.
     fn table() -> Table {
-        let spec = StackSpec { kernel: true, user: true, depth: 127, at_start: false };
+        let spec = StackSpec { kernel: true, user: true, depth: 127, at_start: false, unwind: Unwind::Tables };
         Table {
             values: MapId(0),
             shards: 2,

@@ -10,6 +10,7 @@ mod exports;
 mod history;
 mod kubernetes;
 mod process;
+mod unwind;
 mod web;
 mod workloads;
 
@@ -64,6 +65,20 @@ pub struct Observed {
     pub history_disk: Option<kstrobe_history::disk::DiskUsage>,
     /// What was asked of Kubernetes.
     pub kubernetes: kstrobe_kube::Counts,
+    /// When some probe takes user stacks that are walked by tables.
+    pub unwind: Option<UnwindUse>,
+}
+
+/// What is known of walks of user stacks by tables.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UnwindUse {
+    /// By how they ended.
+    pub walks: Vec<(&'static str, u64)>,
+    pub processes: u64,
+    pub files: u64,
+    pub rows: u64,
+    /// Files and processes whose tables had no room.
+    pub no_room: u64,
 }
 
 /// What is known of the node's workloads.
@@ -431,6 +446,7 @@ impl Collector for ObservedCollector {
         observed.history_disk.iter().try_for_each(|usage| history::encode_disk(out, usage))?;
         observed.workloads.iter().try_for_each(|used| workloads::encode(out, used))?;
         kubernetes::encode(out, &observed.kubernetes)?;
+        observed.unwind.iter().try_for_each(|used| unwind::encode(out, used))?;
         exports::encode(out, &observed)
     }
 }
@@ -612,6 +628,13 @@ mod tests {
                 failures: [(("pods", "timeout"), 11)].into(),
                 events: [("listed", 12)].into(),
             },
+            unwind: Some(UnwindUse {
+                walks: vec![("complete", 9), ("no_table", 1)],
+                processes: 2,
+                files: 3,
+                rows: 4,
+                no_room: 5,
+            }),
             web: Some(kstrobe_web::Counts {
                 open: 2,
                 accepted: 7,
@@ -687,6 +710,12 @@ mod tests {
                 "kstrobe_workloads_unselected 10",
                 r#"kstrobe_kubernetes_failures_total{request="pods",reason="timeout"} 11"#,
                 r#"kstrobe_kubernetes_events_total{event="listed"} 12"#,
+                r#"kstrobe_user_stacks_total{outcome="complete"} 9"#,
+                r#"kstrobe_user_stacks_total{outcome="no_table"} 1"#,
+                "kstrobe_unwind_processes 2",
+                "kstrobe_unwind_files 3",
+                "kstrobe_unwind_rows 4",
+                "kstrobe_unwind_no_room_total 5",
                 r#"kstrobe_export_points_sent_total{exporter="otlp"} 100"#,
                 r#"kstrobe_export_points_sent_total{exporter="gone"} 3"#,
                 r#"kstrobe_export_points_dropped_total{exporter="otlp",reason="full"} 4"#,

@@ -89,8 +89,8 @@ fn wait(plan: &ProbePlan, refusal: &CompileError, btf: Option<&Path>, loader: &L
     let reason = format!("waiting: {}", refusal.reason());
     tracing::info!(probe = plan.meta().name, reason, "not started yet");
     let btf = btf.map(Path::to_path_buf);
-    let (hooks, looked) = (loader.hooks().clone(), Instant::now());
-    build(plan, Vec::new(), Vec::new(), Box::new(Waiting { plan: plan.clone(), hooks, btf, reason, looked }))
+    let (shared, looked) = (loader.shared().clone(), Instant::now());
+    build(plan, Vec::new(), Vec::new(), Box::new(Waiting { plan: plan.clone(), shared, btf, reason, looked }))
 }
 
 fn build(plan: &ProbePlan, kinds: Vec<&'static str>, choices: Vec<explain::Choice>, engine: Box<dyn Engine>) -> Probe {

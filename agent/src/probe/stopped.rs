@@ -1,7 +1,6 @@
 //! Probes that do not run: one waits for a program, one has nothing to measure here, one cannot.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 
 use kstrobe_export::snapshot::Family;
@@ -11,14 +10,14 @@ use super::running::Probe;
 use super::user_hooks::LOOK_EVERY;
 use crate::config::compile;
 use crate::config::plan::ProbePlan;
-use crate::kernel::hooks::Hooks;
 use crate::kernel::load::Loader;
+use crate::kernel::load::Shared;
 
 /// Compiled once the program with its static probe points runs.
 pub struct Waiting {
     pub plan: ProbePlan,
     /// Where its programs will run.
-    pub hooks: Arc<Hooks>,
+    pub shared: Shared,
     pub btf: Option<PathBuf>,
     pub reason: String,
     pub looked: Instant,
@@ -51,7 +50,7 @@ impl Engine for Waiting {
         let target = compile::look(plans, self.btf.as_deref());
         let compiled = compile::probe(&self.plan, &target);
         let btf = self.btf.as_deref();
-        let mut loader = Loader::for_target(self.hooks.clone(), &target, btf);
+        let mut loader = Loader::for_target(self.shared.clone(), &target, btf);
         Some(Probe::start(&self.plan, compiled, &target, &mut loader, btf))
     }
 

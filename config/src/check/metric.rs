@@ -24,6 +24,7 @@ pub(crate) const KEYS: Keys = Keys {
         "stacks",
         "depth",
         "taken",
+        "unwind",
         "keep",
         "allow_high_cardinality",
     ],

@@ -2,7 +2,7 @@
 
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields};
-use crate::model::{Metric, MetricKind, Shape, StackSpec};
+use crate::model::{Metric, MetricKind, Shape, StackSpec, Unwind};
 use crate::raw::Entry;
 use crate::report::Report;
 
@@ -11,22 +11,27 @@ pub(crate) const DEFAULT_MAX_SERIES: u64 = 4096;
 /// What `kernel.perf_event_max_stack` allows unless somebody raised it.
 pub(crate) const MAX_DEPTH: u64 = 127;
 
-const KEYS: [&str; 3] = ["stacks", "depth", "taken"];
+const KEYS: [&str; 4] = ["stacks", "depth", "taken", "unwind"];
+const UNWIND: [&str; 2] = ["tables", "frame_pointers"];
 const HALVES: [&str; 2] = ["kernel", "user"];
 
-/// `stacks:`, `depth:` and `taken:`, with their defaults.
+/// `stacks:`, `depth:`, `taken:` and `unwind:`, with their defaults.
 pub(super) fn stacks(fields: &Fields<'_>, report: &mut Report) -> Option<MetricKind> {
     let halves = fields.entry("stacks").map_or(Some(HALVES.to_vec()), |entry| halves(entry, report));
     let depth = fields.get("depth").map_or(Some(MAX_DEPTH), |node| fields::integer(node, 1..=MAX_DEPTH, report));
     let taken = fields
         .get("taken")
         .map_or(Some("end"), |node| fields::choice(node, "`start` or `end`", &["start", "end"], &[], report));
+    let unwind = fields
+        .get("unwind")
+        .map_or(Some(UNWIND[0]), |node| fields::choice(node, "`tables` or `frame_pointers`", &UNWIND, &[], report));
     let halves = halves?;
     Some(MetricKind::Stacks(StackSpec {
         kernel: halves.contains(&"kernel"),
         user: halves.contains(&"user"),
         depth: depth? as u32,
         at_start: taken? == "start",
+        unwind: if unwind? == UNWIND[0] { Unwind::Tables } else { Unwind::FramePointers },
     }))
 }
 

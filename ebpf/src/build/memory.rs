@@ -64,10 +64,11 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let mut layout = Layout { cpus: target.cpus.max(1), ..Layout::default() };
     let open = open_spans(probe, &mut layout);
     let (state, state_offsets) = states(probe, &mut layout);
-    layout.stacks = stacks::maps(probe).map(|(maps, depth)| {
+    layout.stacks = stacks::maps(probe, target).map(|stacks::Maps { by_kernel, unwound, depth }| {
         let first = layout.maps.len() as u32;
-        layout.maps.extend(maps);
-        StackMap { map: MapId(first), second: MapId(first + 1), depth }
+        let third = unwound.is_some().then_some(MapId(first + 2));
+        layout.maps.extend(by_kernel.into_iter().chain(unwound));
+        StackMap { map: MapId(first), second: MapId(first + 1), unwound: third, depth }
     });
     let mut atomic = Vec::new();
     let mut errors = Vec::new();

@@ -33,6 +33,7 @@ use crate::kernel_target::{Btf, Target, btf};
 use crate::layout::{CellKind, Layout};
 use crate::source::TextId;
 use crate::typed::{Probe, Shape};
+use crate::unwind;
 
 /// 1-based line and column of each text, for the kernel's line info.
 pub type Lines = HashMap<TextId, (u32, u32)>;
@@ -56,7 +57,9 @@ pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<(Module, bo
     };
     let funcs: Vec<Func> = funcs.map_err(|e| vec![e])?;
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
-    if let Some(error) = funcs.iter().find_map(|func| check_stack(func, place)) {
+    let walks = memory.layout.stacks.as_ref().is_some_and(|stacks| stacks.unwound.is_some());
+    let limit = if walks { MAX_STACK_BYTES - unwind::STACK_BYTES } else { MAX_STACK_BYTES };
+    if let Some(error) = funcs.iter().find_map(|func| check_stack(func, limit, place)) {
         return Err(vec![error]);
     }
     let missed_casts = context.kernel.missed_casts.get();
@@ -64,10 +67,10 @@ pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<(Module, bo
     Ok((Module { funcs, rodata, layout }, missed_casts))
 }
 
-fn check_stack(func: &Func, place: Place) -> Option<Diagnostic> {
+fn check_stack(func: &Func, limit: u32, place: Place) -> Option<Diagnostic> {
     let bytes: u32 = func.slots.iter().sum();
-    (bytes > MAX_STACK_BYTES).then(|| {
-        let message = format!("program `{}` needs {bytes} bytes of stack, it may have {MAX_STACK_BYTES}", func.name);
+    (bytes > limit).then(|| {
+        let message = format!("program `{}` needs {bytes} bytes of stack, it may have {limit}", func.name);
         Diagnostic::limit(place, message)
             .hint("use fewer or shorter strings in labels, keys, conditions, saved values and fields of `slow`")
     })

@@ -117,6 +117,8 @@ pub enum Op {
     /// `dst = address of the value of an array of one element`, by the map's descriptor (low half of `imm`) and the byte in the value
     /// (high half); takes two slots (5.2).
     LdMapValue,
+    /// `dst = the function of this program` that begins `imm` slots after this instruction's first and one; takes two slots (5.13).
+    LdFunction,
     /// `dst = *(uN *)(src + off)`
     Ldx(Size),
     /// `*(uN *)(dst + off) = imm`
@@ -144,7 +146,7 @@ pub enum Op {
 impl Op {
     /// Whether it takes two slots.
     pub fn is_wide(self) -> bool {
-        matches!(self, Op::LdImm64 | Op::LdMap | Op::LdMapValue)
+        matches!(self, Op::LdImm64 | Op::LdMap | Op::LdMapValue | Op::LdFunction)
     }
 }
 
@@ -211,6 +213,10 @@ impl Insn {
     /// `dst = &value[offset]` of an array of one element, by descriptor.
     pub fn ld_map_value(dst: Reg, descriptor: u32, offset: u32) -> Insn {
         Insn::new(Op::LdMapValue, dst, Reg::R0, 0, (u64::from(offset) << 32 | u64::from(descriptor)) as i64)
+    }
+    /// `dst = function` of the same program, for a helper that calls it; `slots` from the second slot to its first.
+    pub fn ld_function(dst: Reg, slots: u32) -> Insn {
+        Insn::new(Op::LdFunction, dst, Reg::R0, 0, i64::from(slots))
     }
     /// `dst = *(uN *)(src + off)`
     pub fn ldx(size: Size, dst: Reg, src: Reg, off: i16) -> Insn {

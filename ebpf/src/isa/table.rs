@@ -98,6 +98,7 @@ table! {
         Row { op: Op::LdImm64, code: 0x18, src: Some(0), text: "{d} = {hex} ll" },
         Row { op: Op::LdMap, code: 0x18, src: Some(1), text: "{d} = map {hex}" },
         Row { op: Op::LdMapValue, code: 0x18, src: Some(2), text: "{d} = value {hex}" },
+        Row { op: Op::LdFunction, code: 0x18, src: Some(4), text: "{d} = function pc{imm}" },
         row(Op::AtomicAdd, 0xdb, "lock *(u64 *)({d} {off}) += {s}"),
         row(Op::Ja, 0x05, "goto {pc}"),
         Row { op: Op::Call, code: 0x85, src: Some(0), text: "call {helper}" },

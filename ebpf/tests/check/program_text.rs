@@ -117,6 +117,7 @@ fn metric(reader: &mut Reader, text: &str) -> Metric {
             user: stacks.contains("user"),
             depth: 127,
             at_start: stacks.ends_with("/start"),
+            unwind: kstrobe_ebpf::program::Unwind::Tables,
         }),
         _ => {
             MetricKind::Histogram(BucketSpec { schema: 3, raw_per_unit: 1, min: 1, max: 1 << 30, classic: Vec::new() })

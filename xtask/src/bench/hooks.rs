@@ -25,7 +25,7 @@ const fn filtered(probe: &'static str, name: &'static str, seen: &'static str) -
 }
 
 /// The first is what the others are compared with.
-const ROWS: [Row; 16] = [
+const ROWS: [Row; 19] = [
     row("bench_tp_btf", "counter at a BTF-typed tracepoint", "kstrobe_bench_tp_btf_total"),
     row("bench_selected", "the same of cgroups that a condition means", "kstrobe_bench_selected_total"),
     filtered("bench_unselected", "the same of others: it ends at the look-up", "kstrobe_bench_unselected_total"),
@@ -41,6 +41,9 @@ const ROWS: [Row; 16] = [
     row("bench_slow_never", "the same with `slow:`, none slow", "kstrobe_bench_slow_never_seconds_count"),
     row("bench_slow_limited", "the same, all slow, 10 records a second", "kstrobe_bench_slow_limited_seconds_count"),
     row("bench_slow_each", "the same, a record of each", "kstrobe_bench_slow_each_seconds_count"),
+    row("bench_kernel_stack", "counter and the kernel's stack", "kstrobe_bench_kernel_stack_total"),
+    row("bench_frame_pointers", "counter and user stack by frame pointers", "kstrobe_bench_frame_pointers_total"),
+    row("bench_user_stack", "counter and user stack by tables", "kstrobe_bench_user_stack_total"),
     row("bench_stacks", "counter and stacks, kernel and user", "kstrobe_bench_stacks_total"),
 ];
 
@@ -87,6 +90,7 @@ fn measure(
         Ok(before) => before,
         Err(reason) => return Ok(Err(reason)),
     };
+    let before = until_walked(&agent, before, cpu)?;
     let ns = load::fastest_call_ns(cpu, calls)?;
     let after = agent.scrape()?;
     agent.stop()?;
@@ -123,6 +127,21 @@ fn until_selected(agent: &Agent, first: String, probe: &str) -> Result<Result<St
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Calls until user stacks are walked by tables, where they are: the agent makes those of this process when the probe meets it.
+fn until_walked(agent: &Agent, first: String, cpu: usize) -> Result<String> {
+    let walks = |text: &str| agent::value(text, "kstrobe_user_stacks_total", "outcome=\"complete\"");
+    let (begun, mut now) = (Instant::now(), first);
+    while walks(&now) == Some(0.0) {
+        if begun.elapsed() > Duration::from_secs(10) {
+            bail!("no user stack was walked to its end");
+        }
+        load::fastest_call_ns(cpu, load::CHUNK)?;
+        std::thread::sleep(Duration::from_millis(200));
+        now = agent.scrape()?;
+    }
+    Ok(now)
 }
 
 /// Why the agent could not attach the probe, if so.

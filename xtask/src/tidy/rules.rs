@@ -18,7 +18,7 @@ const STAGES: &[&str] = &["lang", "check", "build", "lower", "elf"];
 /// at a hook, which depends on what else runs there.
 const DATA_ONLY_ROOMS: &[&str] = &["kernel", "metrics", "export"];
 const DATA: &[&str] =
-    &["layout", "buckets", "typed", "kernel_target", "ir", "dispatch", "Layout", "Target", "Artifact"];
+    &["layout", "buckets", "typed", "kernel_target", "ir", "dispatch", "unwind", "Layout", "Target", "Artifact"];
 
 /// Where unsafe code, the loader and raw system calls may stand.
 const UNSAFE_ROOMS: &[(&str, &str)] = &[

@@ -321,8 +321,8 @@ impl Reload {
             log_diagnostics(&faults);
             return Err(Refused::files(&faults));
         }
-        let mut loader = Loader::for_target(app.hooks.clone(), &target, btf);
-        let batch = app.hooks.batch();
+        let mut loader = Loader::for_target(app.shared.clone(), &target, btf);
+        let batch = app.shared.hooks.batch();
         let mut probes = Vec::with_capacity(plans.len());
         for ((plan, step), compiled) in steps().zip(compiled) {
             let Some(compiled) = compiled else {
@@ -372,7 +372,7 @@ impl Reload {
         app.replace_probes(probes, |names| sampler.hand_over(app, names, &ending));
         drop(sampler);
         let mut names = Names::new().with_workload_names(app.workload_names.clone());
-        let _batch = app.hooks.batch();
+        let _batch = app.shared.hooks.batch();
         for at in replaced.iter().chain(&plan.ends) {
             let mut running = old[*at].lock();
             let name: Arc<str> = Arc::from(running.meta.name.as_str());

@@ -1,6 +1,6 @@
 //! What a probe becomes on a kernel, as plain data for people and programs.
 
-use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, StackSpec, Table};
+use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, StackSpec, Table, Unwind};
 use kstrobe_ebpf::{Artifact, Target, ir};
 use serde::Serialize;
 
@@ -226,7 +226,11 @@ fn stacks(spec: &StackSpec) -> String {
     let halves = [(spec.kernel, "kernel"), (spec.user, "user")];
     let halves: Vec<_> = halves.into_iter().filter(|(taken, _)| *taken).map(|(_, name)| name).collect();
     let when = if spec.at_start { ", at the start" } else { "" };
-    format!("stacks, {} of {} frames{when}", halves.join(" and "), spec.depth)
+    let unwind = match spec.unwind {
+        Unwind::FramePointers if spec.user => ", by frame pointers",
+        _ => "",
+    };
+    format!("stacks, {} of {} frames{when}{unwind}", halves.join(" and "), spec.depth)
 }
 
 fn series(t: &Table) -> String {

@@ -6,11 +6,12 @@ use super::slices::{self, Events, Slices};
 use super::{Body, HookError, Role, chance, has};
 use crate::kernel::attach::{Attacher, Link, ProgramType};
 use crate::kernel::control::Control;
-use crate::kernel::mmap::Values;
+use crate::kernel::mmap::Words;
 use crate::kernel::pollers::softirqs;
 use crate::kernel::sys::KernelMap;
-use crate::kernel::sys::map::{MMAPABLE, MapSpec, kind as map_kind};
-use crate::kernel::sys::prog::{self, ProgSpec};
+use crate::kernel::sys::map::{MapSpec, kind as map_kind};
+use crate::kernel::sys::prog::ProgSpec;
+use crate::kernel::unwind;
 use kstrobe_ebpf::dispatch::{self, Maps, Parts};
 use kstrobe_ebpf::typed::Attach;
 use std::collections::BTreeSet;
@@ -86,36 +87,6 @@ struct Kind {
     attach_type: u32,
     attach_btf_id: u32,
     attach_btf: Option<OwnedFd>,
-}
-
-/// An array of one element that this process has mapped.
-#[derive(Debug)]
-struct Words {
-    map: KernelMap,
-    values: Values,
-}
-
-impl Words {
-    fn create(name: &str, bytes: u32) -> io::Result<Words> {
-        let spec = MapSpec {
-            kind: map_kind::ARRAY,
-            key_bytes: 4,
-            value_bytes: bytes,
-            entries: 1,
-            flags: MMAPABLE,
-            name,
-            ..MapSpec::default()
-        };
-        let map = KernelMap::create(&spec)?;
-        match Values::open(&map)? {
-            values @ Values::Mapped(_) => Ok(Words { map, values }),
-            Values::Copied(_) => Err(io::Error::other("the kernel maps no arrays into processes")),
-        }
-    }
-
-    fn descriptor(&self) -> u32 {
-        self.map.as_fd().as_raw_fd() as u32
-    }
 }
 
 /// Whether a dispatcher that takes times is beside the plain one.
@@ -764,5 +735,5 @@ fn load(attach: &Attach, kind: &Kind, name: &str, code: &[u64]) -> Result<OwnedF
         insns: code,
         name,
     };
-    prog::load(&spec).map_err(|refused| HookError::Program { hook: attach.to_string(), refused })
+    unwind::load(&spec).map_err(|refused| HookError::Program { hook: attach.to_string(), refused })
 }

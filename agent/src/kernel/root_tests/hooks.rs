@@ -45,7 +45,7 @@ impl Lab {
     }
 
     fn hooks(&self) -> Arc<Hooks> {
-        self.loader.hooks().clone()
+        self.loader.shared().hooks.clone()
     }
 
     fn add(&mut self, narrow: bool) -> Loaded {

@@ -135,8 +135,8 @@ fn root_hooks_measure_runs_and_times_of_each_program() {
     let mut loader = Loader::new();
     let loaded: Vec<Loaded> =
         (0..2).map(|_| load(&mut loader, &bytes, &layout, &[("kt_prog".into(), attach.clone())]).unwrap()).collect();
-    assert_eq!(loader.hooks().sizes(), [("tp_btf:sys_enter".to_owned(), 2)], "one entry for both");
-    loader.hooks().measure();
+    assert_eq!(loader.shared().hooks.sizes(), [("tp_btf:sys_enter".to_owned(), 2)], "one entry for both");
+    loader.shared().hooks.measure();
     let used = |loaded: &Loaded| loaded.programs().unwrap()[0].used.unwrap();
     let before: Vec<_> = loaded.iter().map(used).collect();
     call_getppid(300_000);

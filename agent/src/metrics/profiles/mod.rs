@@ -7,7 +7,6 @@ pub mod calls;
 pub mod collector;
 pub mod flame;
 pub mod folded;
-pub mod maps;
 pub mod pprof;
 pub mod processes;
 pub mod symbols;

@@ -1,6 +1,6 @@
 //! Memory maps of processes, taken while they run: when a stack is shown, its process may have ended.
 
-use super::maps::{Mapping, Maps};
+use crate::kernel::process_maps::{Mapping, Maps};
 use crate::kernel::procfs::Stat;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;

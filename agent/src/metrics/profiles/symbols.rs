@@ -2,9 +2,9 @@
 //!
 //! What cannot be found leaves a frame that says so, never an error: processes end and files are replaced while we look.
 
-use super::maps::Mapping;
 use super::processes::Processes;
 use super::{Addresses, Frame, MISSED_KERNEL, MISSED_USER, Named, Profile, Resolved, SMALL, UNKNOWN};
+use crate::kernel::process_maps::Mapping;
 use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolized, Symbolizer};
 use blazesym::{MaybeDefault, Pid};
@@ -249,7 +249,7 @@ fn readable(pid: u32, mapping: &Mapping) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::profiles::maps::Maps;
+    use crate::kernel::process_maps::Maps;
     use crate::metrics::profiles::{Sample, folded};
 
     #[inline(never)]

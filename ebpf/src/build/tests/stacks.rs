@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::layout::{MapId, MapKind};
-use crate::program::StackSpec;
+use crate::program::{StackSpec, Unwind};
 
-const BOTH: StackSpec = StackSpec { kernel: true, user: true, depth: 50, at_start: false };
+const BOTH: StackSpec = StackSpec { kernel: true, user: true, depth: 50, at_start: false, unwind: Unwind::Tables };
 
 /// Sums of an argument by both stacks and a label, and events by the kernel's stack.
 fn probe() -> Probe {

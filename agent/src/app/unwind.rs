@@ -1,0 +1,45 @@
+//! Makes the tables by which programs walk user stacks, for processes that they meet.
+
+use super::App;
+use super::task::{self, Task};
+use crate::kernel::unwind::{Size, Tables, Unwinder};
+use crate::metrics::telemetry::UnwindUse;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Starts the thread, which lives as long as the agent.
+pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
+    let unwinder = app.shared.unwinder.clone();
+    task::spawn(move || Unwind(unwinder)).map(drop)
+}
+
+/// For the agent's own metrics.
+pub(super) fn used(tables: &Tables) -> UnwindUse {
+    let Size { processes, files, rows, no_room } = tables.size();
+    UnwindUse {
+        walks: tables.walks().map(|(outcome, n)| (outcome.name(), n)).to_vec(),
+        processes: processes as u64,
+        files: files as u64,
+        rows: u64::from(rows),
+        no_room,
+    }
+}
+
+struct Unwind(Arc<Unwinder>);
+
+impl Task for Unwind {
+    const NAME: &'static str = "unwind";
+
+    fn run(&mut self) {
+        if let Some(tables) = self.0.current()
+            && let Err(error) = tables.serve()
+        {
+            tracing::error!(%error, "tables of user stacks");
+        }
+    }
+
+    fn wait(&mut self) -> ControlFlow<()> {
+        self.0.wait();
+        ControlFlow::Continue(())
+    }
+}
