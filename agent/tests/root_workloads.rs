@@ -34,7 +34,7 @@ summary: Calls by unit.
 at: syscall:getppid:enter
 where: comm == \"{COMM}\"
 metrics:
-  grouped_calls_total: {{ type: counter, labels: {{ unit: unit, container: container, pod: pod }} }}
+  grouped_calls_total: {{ type: counter, labels: {{ unit: unit, container: container, pod: pod, path: cgroup_path }} }}
 ---
 probe: chosen_calls
 summary: Calls of one unit.
@@ -78,11 +78,11 @@ fn calls(metrics: &Metrics, unit: &str) -> f64 {
 
 #[test]
 #[ignore = "needs root"]
-fn root_units_are_chosen_by_the_beginning_of_their_names() {
+fn root_cgroups_are_chosen_by_the_beginning_of_their_paths() {
     let [one, two, other] = ["web-1", "web-2", "db"].map(unit);
     let groups = [&one, &two, &other].map(|name| Group::new(name));
     let beginning = one.trim_end_matches("1.service");
-    let agent = start(&format!("starts_with(unit, \"{beginning}\") && !glob(unit, \"systemd-*\")"));
+    let agent = start(&format!("glob(cgroup_path, \"/{beginning}*\") && !glob(unit, \"systemd-*\")"));
     selected(&agent, 2.0);
     groups.iter().zip([300, 200, 100]).for_each(|(group, count)| group.call(count));
     let counted = agent.scrape();
@@ -113,6 +113,7 @@ fn root_each_load_is_counted_under_its_own_name_and_no_other() {
     let short = &id[..12];
     let docker_calls = counted.sum("kstrobe_grouped_calls_total", &[("container", short), ("unit", "")]);
     assert_eq!((calls(&counted, &first), calls(&counted, &second), docker_calls), (3000.0, 5000.0, 700.0));
+    assert_eq!(counted.sum("kstrobe_grouped_calls_total", &[("path", &format!("/{second}/inside"))]), 5000.0);
     // Conditions let nothing else through, not even into a map.
     assert_eq!(counted.sum("kstrobe_chosen_calls_total", &[]), 3000.0);
     assert_eq!(counted.sum("kstrobe_chosen_calls_total", &[("unit", &first)]), 3000.0);

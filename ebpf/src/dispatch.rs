@@ -16,6 +16,7 @@ use crate::asm::{Item, Label, assemble};
 use crate::ir::{Calls, Helper, NumberAt, Size};
 use crate::isa::encode::{decode, slots};
 use crate::isa::{Alu, Insn, Jump, Op, Reg, Width, helpers};
+use crate::unwind;
 use std::collections::BTreeSet;
 
 pub use crate::asm::AsmError;
@@ -67,6 +68,8 @@ fn cost_stride(bodies: usize) -> u32 {
 const COST: u32 = 16;
 /// What takes longer was interrupted: a program's length is bounded.
 const MAX_NS: i32 = 1 << 15;
+/// Of a program that walks stacks: 127 frames, each with two searches in tables of megabytes.
+const MAX_WALK_NS: i32 = 1 << 17;
 
 /// Byte of a function's cost on a CPU: a sum of nanoseconds, each with one reading of the clock in it, and the number of runs. The
 /// cost before the first function's is that of two readings in a row.
@@ -219,12 +222,13 @@ pub fn timed(parts: &Parts<'_>, costs: u32, cpus: u32) -> Result<Vec<u64>, AsmEr
     code.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R8, Reg::R9));
     code.call(Helper::KtimeGetNs);
     code.add(Insn::mov(Reg::R9, Reg::R0));
-    code.lap(cost_at(0, bodies.len(), None));
+    code.lap(cost_at(0, bodies.len(), None), MAX_NS);
     for (i, body) in bodies.iter().enumerate() {
         let skip = code.fresh();
         code.when_active(body.bit, skip);
         code.run(i);
-        code.lap(cost_at(0, bodies.len(), Some(i)));
+        let most = if unwind::functions(body.code).is_some() { MAX_WALK_NS } else { MAX_NS };
+        code.lap(cost_at(0, bodies.len(), Some(i)), most);
         code.bind(skip);
     }
     code.bind(end);
@@ -379,13 +383,13 @@ impl Writer {
 
     /// Adds the time since the last reading of the clock (register 9) to a cost (register 8 points to those of this CPU). Only one CPU
     /// writes it; an interrupt between may lose one.
-    fn lap(&mut self, cost: u32) {
+    fn lap(&mut self, cost: u32, most_ns: i32) {
         let interrupted = self.fresh();
         self.call(Helper::KtimeGetNs);
         self.add(Insn::mov(Reg::R1, Reg::R0));
         self.add(Insn::alu_reg(Width::W64, Alu::Sub, Reg::R1, Reg::R9));
         self.add(Insn::mov(Reg::R9, Reg::R0));
-        self.jump(Insn::jmp_imm(Jump::Ge, Reg::R1, MAX_NS), interrupted);
+        self.jump(Insn::jmp_imm(Jump::Ge, Reg::R1, most_ns), interrupted);
         let cost = cost as i16;
         self.add(Insn::ldx(Size::B8, Reg::R2, Reg::R8, cost));
         self.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R2, Reg::R1));

@@ -367,12 +367,20 @@ pub enum CgroupName {
     Workload,
     /// The systemd unit.
     Unit,
+    /// The path of the cgroup itself, below the mount of its hierarchy.
+    CgroupPath,
 }
 
 impl CgroupName {
     /// All of them.
-    pub const ALL: [CgroupName; 5] =
-        [CgroupName::Namespace, CgroupName::Pod, CgroupName::Container, CgroupName::Workload, CgroupName::Unit];
+    pub const ALL: [CgroupName; 6] = [
+        CgroupName::Namespace,
+        CgroupName::Pod,
+        CgroupName::Container,
+        CgroupName::Workload,
+        CgroupName::Unit,
+        CgroupName::CgroupPath,
+    ];
 
     /// As the language spells it.
     pub fn name(self) -> &'static str {
@@ -382,6 +390,7 @@ impl CgroupName {
             CgroupName::Container => "container",
             CgroupName::Workload => "workload",
             CgroupName::Unit => "unit",
+            CgroupName::CgroupPath => "cgroup_path",
         }
     }
 

@@ -10,7 +10,27 @@ use std::sync::Arc;
 /// Starts the thread, which lives as long as the agent.
 pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
     let unwinder = app.shared.unwinder.clone();
+    let files = UnwindFiles(unwinder.clone());
+    task::spawn(move || files)?;
     task::spawn(move || Unwind(unwinder)).map(drop)
+}
+
+/// Reads large files, so that other processes need not wait for them.
+struct UnwindFiles(Arc<Unwinder>);
+
+impl Task for UnwindFiles {
+    const NAME: &'static str = "unwind-files";
+
+    fn run(&mut self) {
+        if let Some(tables) = self.0.current() {
+            tables.read_large();
+        }
+    }
+
+    fn wait(&mut self) -> ControlFlow<()> {
+        self.0.wait();
+        ControlFlow::Continue(())
+    }
 }
 
 /// For the agent's own metrics.

@@ -14,6 +14,7 @@ pub fn field(name: CgroupName) -> Field {
         CgroupName::Container => Field::Container,
         CgroupName::Workload => Field::Workload,
         CgroupName::Unit => Field::Unit,
+        CgroupName::CgroupPath => Field::CgroupPath,
     }
 }
 

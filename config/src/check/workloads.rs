@@ -15,7 +15,7 @@ const OVERRIDE: Keys = Keys { of: "an override", known: &schema::names(&schema::
 const SOURCES: [&str; 4] = ["auto", "api", "kubelet", "none"];
 const SANDBOXES: [&str; 3] = ["pod", "node", "apart"];
 /// By which a metric may be split without its probe being changed.
-const LABELS: [&str; 5] = ["namespace", "pod", "container", "workload", "unit"];
+const LABELS: [&str; 6] = ["namespace", "pod", "container", "workload", "unit", "cgroup_path"];
 
 pub(crate) const DEFAULT_WALK_NS: u64 = 5_000_000_000;
 /// A walk over the thousand cgroups of a busy node takes milliseconds.

@@ -32,7 +32,7 @@ pub enum Wanted {
 impl Selector {
     /// Whether the result is equal for all containers of a pod.
     pub fn is_of_pods(&self) -> bool {
-        self.terms.iter().all(|term| !matches!(term.field, Field::Container | Field::Unit))
+        self.terms.iter().all(|term| !matches!(term.field, Field::Container | Field::Unit | Field::CgroupPath))
     }
 
     /// Whether all terms match.

@@ -78,7 +78,7 @@ pub struct Table {
 
 #[derive(Debug)]
 struct Entry {
-    path: Box<str>,
+    path: Arc<str>,
     place: Place,
     seen: Instant,
     ended: Option<Instant>,
@@ -203,7 +203,7 @@ impl Table {
         if let Some(workload) = &entry.workload {
             return Some(selector.matches(workload));
         }
-        match self.names(&entry.place) {
+        match self.names(entry) {
             Names::Partial { workload, .. } if selector.is_of_pods() && workload.namespace.is_some() => {
                 Some(selector.matches(&workload))
             }
@@ -263,7 +263,7 @@ impl Table {
     /// Names a group if its names are complete, or after [`Settings::patience`].
     fn name(&mut self, id: u64, now: Instant) {
         let Some(entry) = self.groups.get(&id) else { return };
-        let (workload, pod, last) = match self.names(&entry.place) {
+        let (workload, pod, last) = match self.names(entry) {
             Names::Final(workload) => (workload, true, true),
             Names::Partial { workload, pod } => (workload, pod, false),
         };
@@ -284,12 +284,13 @@ impl Table {
     }
 
     /// Names known now.
-    fn names(&self, place: &Place) -> Names {
+    fn names(&self, Entry { place, path, .. }: &Entry) -> Names {
         let node = self.settings.node.clone();
+        let cgroup_path = Some(path.clone());
         let Some(known) = self.pod_of(place) else {
             let container = place.container_id.as_deref().filter(|_| place.pod_uid.is_none()).map(short);
             let unit = place.unit.as_deref().map(Arc::from);
-            let workload = Workload { container, unit, node, ..Workload::default() };
+            let workload = Workload { container, unit, cgroup_path, node, ..Workload::default() };
             return match (&place.pod_uid, &place.container_id) {
                 (Some(_), _) => Names::Partial { workload, pod: false },
                 (None, Some(id)) if is_id(id) => Names::Partial { workload, pod: true },
@@ -305,6 +306,7 @@ impl Table {
             workload: Some(owner.name),
             workload_kind: Some(owner.kind),
             unit: None,
+            cgroup_path,
             node: pod.node.clone().or(node),
         };
         match &place.container_id {

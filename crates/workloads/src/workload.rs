@@ -19,6 +19,8 @@ pub struct Workload {
     pub workload_kind: Option<Arc<str>>,
     /// Systemd unit, of groups that are no pod's: `nginx.service`.
     pub unit: Option<Arc<str>>,
+    /// Path of the cgroup itself below the mount of its hierarchy, as in /proc/PID/cgroup.
+    pub cgroup_path: Option<Arc<str>>,
     /// Node name, also for groups outside of pods.
     pub node: Option<Arc<str>>,
 }
@@ -32,17 +34,19 @@ pub enum Field {
     Workload,
     WorkloadKind,
     Unit,
+    CgroupPath,
     Node,
 }
 
 impl Field {
-    pub const ALL: [Field; 7] = [
+    pub const ALL: [Field; 8] = [
         Field::Namespace,
         Field::Pod,
         Field::Container,
         Field::Workload,
         Field::WorkloadKind,
         Field::Unit,
+        Field::CgroupPath,
         Field::Node,
     ];
 
@@ -55,6 +59,7 @@ impl Field {
             Field::Workload => "workload",
             Field::WorkloadKind => "workload_kind",
             Field::Unit => "unit",
+            Field::CgroupPath => "cgroup_path",
             Field::Node => "node",
         }
     }
@@ -81,6 +86,7 @@ impl Workload {
             Field::Workload => &self.workload,
             Field::WorkloadKind => &self.workload_kind,
             Field::Unit => &self.unit,
+            Field::CgroupPath => &self.cgroup_path,
             Field::Node => &self.node,
         };
         name.as_deref()
@@ -104,6 +110,7 @@ mod tests {
                 Field::Workload => workload.workload = name,
                 Field::WorkloadKind => workload.workload_kind = name,
                 Field::Unit => workload.unit = name,
+                Field::CgroupPath => workload.cgroup_path = name,
                 Field::Node => workload.node = name,
             }
             let others = Field::ALL.into_iter().filter(|other| *other != field);

@@ -415,6 +415,16 @@ fn selectors_match_if_all_terms_match() {
         (vec![term(Field::Namespace, &["shop", "pay"], true)], r#"!(namespace in ["shop", "pay"])"#, vec![4]),
         (vec![term(Field::Pod, &[""], false)], r#"pod == """#, vec![4]),
         (vec![term(Field::Unit, &["ssh.service"], false)], r#"unit == "ssh.service""#, vec![4]),
+        (
+            vec![term(Field::CgroupPath, &["/system.slice/ssh.service"], false)],
+            r#"cgroup_path == "/system.slice/ssh.service""#,
+            vec![4],
+        ),
+        (
+            vec![begins(Field::CgroupPath, "/kubepods", false)],
+            r#"starts_with(cgroup_path, "/kubepods")"#,
+            vec![1, 2, 3],
+        ),
         (vec![term(Field::Workload, &["web"], false)], r#"workload == "web""#, vec![1, 2, 3]),
         (
             vec![term(Field::Workload, &["web"], false), term(Field::Container, &["istio-proxy"], true)],

@@ -282,7 +282,10 @@ fn shown(group: &Group<'_>, sandboxes: Sandboxes) -> Option<Arc<Workload>> {
         (Sandboxes::Pod, Some(main)) => {
             Arc::new(Workload { container: Some(main.clone()), ..Workload::clone(workload) })
         }
-        (Sandboxes::Node, _) => Arc::new(Workload { node: workload.node.clone(), ..Workload::default() }),
+        (Sandboxes::Node, _) => {
+            let (node, cgroup_path) = (workload.node.clone(), workload.cgroup_path.clone());
+            Arc::new(Workload { node, cgroup_path, ..Workload::default() })
+        }
         (Sandboxes::Pod, None) | (Sandboxes::Apart, _) => workload.clone(),
     })
 }

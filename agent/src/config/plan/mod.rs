@@ -16,7 +16,7 @@ use std::sync::Arc;
 use kstrobe_config::diag::Diagnostic;
 use kstrobe_config::model::{Location, Probe};
 use kstrobe_ebpf::hook::Recorded;
-use kstrobe_ebpf::program::{Binary, Hook, HookKind};
+use kstrobe_ebpf::program::{self, Binary, Hook, HookKind};
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
 /// A probe with the compiler's input made from it.
@@ -59,6 +59,11 @@ pub fn dump(plans: &[ProbePlan], target: &Target) -> String {
     let functions: Vec<String> = plans.iter().flat_map(ProbePlan::functions).collect();
     let [events, calls, functions] = [&events, &calls, &functions].map(|names| names.iter().map(String::as_str));
     let texts = plans.iter().flat_map(|d| d.program.expressions()).map(|text| text.value.as_str());
+    // Metrics of stacks have no expression for them.
+    let has_user_stacks =
+        |metric: &program::Metric| matches!(metric.kind, program::MetricKind::Stacks(spec) if spec.user);
+    let stacks = plans.iter().flat_map(|d| &d.program.metrics).any(has_user_stacks).then_some("ustack");
+    let texts = texts.chain(stacks);
     let roots = kstrobe_ebpf::kernel_target::dump::roots(target, events, calls, functions, texts);
     kstrobe_ebpf::kernel_target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
 }

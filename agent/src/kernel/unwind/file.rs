@@ -12,6 +12,8 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 
 /// Bytes of a section. That of LLVM's library has 10 MB.
 const MAX_SECTION_BYTES: u64 = 64 << 20;
+/// Bytes of a file that takes long to read: more than PostgreSQL's 9 MB, less than those of Node.js, a JVM or LLVM.
+const LARGE_BYTES: u64 = 16 << 20;
 /// Bytes that are read of one file.
 const MAX_READ_BYTES: u64 = 2 * MAX_SECTION_BYTES;
 
@@ -31,6 +33,7 @@ pub enum Identity {
 }
 
 /// A mapped file.
+#[derive(Debug)]
 pub enum Opened {
     Vdso,
     Uretprobes,
@@ -61,6 +64,10 @@ impl Opened {
             Opened::Uretprobes => Identity::Uretprobes,
             Opened::File(_, identity) => *identity,
         }
+    }
+
+    pub fn is_large(&self) -> bool {
+        matches!(self, Opened::File(_, Identity::File { bytes, .. }) if *bytes > LARGE_BYTES)
     }
 
     /// Where it is loaded, and its table; without a table where it is no ELF file or has none.

@@ -12,6 +12,8 @@ const CGROUP: [&str; 4] = ["cgroups", "dfl_cgrp", "cgroup", "kn"];
 const COOKIE: [&str; 3] = ["__sk_common", "skc_cookie", "counter"];
 /// Structures behind a descriptor, as `fd_file` and `fd_sock` walk them.
 const DESCRIPTOR: [&str; 5] = ["files_struct", "fdtable", "file", "inode", "socket"];
+/// What decides whether user stacks are walked by tables, and what such a walk begins with.
+const UNWIND: [&str; 4] = ["task_struct", "mm_struct", "pt_regs", "bpf_loop"];
 /// More roots than any set of probes has: hostile types end here.
 const MAX_ROOTS: usize = 10_000;
 
@@ -84,6 +86,7 @@ impl Finder<'_> {
                     self.root("task_struct");
                     self.words.extend(NETNS.map(str::to_owned));
                 }
+                "ustack" => UNWIND.into_iter().for_each(|name| self.root(name)),
                 "fd_file" | "fd_sock" => {
                     self.root("task_struct");
                     self.root("sock");
@@ -93,7 +96,7 @@ impl Finder<'_> {
                     self.root("sock");
                     self.words.extend(COOKIE.map(str::to_owned));
                 }
-                "cgroup_of" | "namespace" | "pod" | "container" | "workload" | "unit" => {
+                "cgroup_of" | "namespace" | "pod" | "container" | "workload" | "unit" | "cgroup_path" => {
                     self.root("task_struct");
                     self.root("sock");
                     self.words.extend(CGROUP.map(str::to_owned));
