@@ -21,6 +21,9 @@ pub(super) fn spec(metric: &Metric) -> Option<&StackSpec> {
     }
 }
 
+/// A function that Linux has since 6.4.
+const SINCE: &str = "bpf_iter_num_new";
+
 /// The maps of a probe that takes stacks.
 pub(super) struct Maps {
     /// Filled by the kernel's own walk.
@@ -68,9 +71,9 @@ pub(super) fn maps(probe: &Probe, target: &Target) -> Option<Maps> {
     Some(Maps { by_kernel: STACKS_MAPS.map(map), unwound, depth })
 }
 
-/// From Linux 5.17 on. Frame pointers are enough on arm64, whose compilers leave them in.
+/// From Linux 6.4 on: `bpf_loop` is there since 5.17, but on Debian's 6.1 programs beside one that walks counted nothing. Frame pointers are enough on arm64, whose compilers leave them in.
 fn can_unwind(target: &Target) -> bool {
-    let has_all = |types: &Btf| unwind::Facts::of(types).is_some() && types.find("bpf_loop", btf::Kind::Func).is_some();
+    let has_all = |types: &Btf| unwind::Facts::of(types).is_some() && types.find(SINCE, btf::Kind::Func).is_some();
     target.arch == Arch::X86_64 && target.btf.as_ref().is_some_and(has_all)
 }
 

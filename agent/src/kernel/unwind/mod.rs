@@ -40,7 +40,7 @@ pub struct Unwinder {
 /// Why user stacks are walked by the kernel alone.
 #[derive(Debug, Error)]
 pub enum Unavailable {
-    #[error("the kernel does not take the programs, which need Linux 5.17: {}", .0.error)]
+    #[error("the kernel does not take the programs, which need Linux 5.17 (`bpf_loop`): {}", .0.error)]
     Refused(Refused),
     #[error("a map of the tables: {0}")]
     Map(#[from] io::Error),

@@ -13,7 +13,7 @@ const COOKIE: [&str; 3] = ["__sk_common", "skc_cookie", "counter"];
 /// Structures behind a descriptor, as `fd_file` and `fd_sock` walk them.
 const DESCRIPTOR: [&str; 5] = ["files_struct", "fdtable", "file", "inode", "socket"];
 /// What decides whether user stacks are walked by tables, and what such a walk begins with.
-const UNWIND: [&str; 4] = ["task_struct", "mm_struct", "pt_regs", "bpf_loop"];
+const UNWIND: [&str; 4] = ["task_struct", "mm_struct", "pt_regs", "bpf_iter_num_new"];
 /// More roots than any set of probes has: hostile types end here.
 const MAX_ROOTS: usize = 10_000;
 
