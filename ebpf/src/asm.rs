@@ -1,8 +1,9 @@
 //! Assembly: instructions with labels, map references and line marks, turned into slots once.
 
 use crate::diag::{Diagnostic, Fault};
-use crate::isa::encode::encode;
-use crate::isa::{Insn, disasm};
+use crate::ir::Helper;
+use crate::isa::encode::{encode, slots};
+use crate::isa::{Insn, Reg, disasm, helpers};
 use crate::layout::MapId;
 
 /// A place in the code that jumps can name.
@@ -169,6 +170,66 @@ pub fn assemble(items: &[Item], stack_bytes: u32) -> Result<Code, AsmError> {
     Ok(code)
 }
 
+/// Writes code by hand, of maps by descriptor, with the functions that it calls behind it.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    items: Vec<Item>,
+    labels: u32,
+    /// Slots so far.
+    at: u32,
+    /// Slots whose instructions name a function, and which.
+    functions: Vec<(u32, usize)>,
+}
+
+impl Writer {
+    pub(crate) fn add(&mut self, insn: Insn) {
+        self.at += insn.slots();
+        self.items.push(Item::Insn(insn));
+    }
+    pub(crate) fn jump(&mut self, insn: Insn, to: Label) {
+        self.at += insn.slots();
+        self.items.push(Item::Jump(insn, to));
+    }
+    pub(crate) fn bind(&mut self, label: Label) {
+        self.items.push(Item::Bind(label));
+    }
+    /// A label above 0 that no other is equal to.
+    pub(crate) fn fresh(&mut self) -> Label {
+        self.labels += 1;
+        Label(self.labels)
+    }
+    pub(crate) fn call(&mut self, helper: Helper) {
+        // Only helpers with a number are called here.
+        self.add(Insn::call(helpers::id(helper).unwrap_or_default()));
+    }
+    /// Calls a function, or loads its address: [`Insn::call_local`] or [`Insn::ld_function`], whose distance is filled in.
+    pub(crate) fn function(&mut self, insn: Insn, function: usize) {
+        self.functions.push((self.at, function));
+        self.add(insn);
+    }
+    pub(crate) fn leave(&mut self, result: i64) {
+        self.add(Insn::load_const(Reg::R0, result));
+        self.add(Insn::exit());
+    }
+    /// The code with the functions behind it.
+    pub(crate) fn finish(self, functions: &[&[u64]]) -> Result<Vec<u64>, AsmError> {
+        let mut code = slots(&assemble(&self.items, 0)?.insns);
+        let starts: Vec<usize> = functions
+            .iter()
+            .map(|function| {
+                code.extend_from_slice(function);
+                code.len() - function.len()
+            })
+            .collect();
+        for (at, function) in self.functions {
+            let distance = starts[function] as u64 - u64::from(at) - 1;
+            // The upper half of a slot is its constant.
+            code[at as usize] = code[at as usize] & 0xffff_ffff | distance << 32;
+        }
+        Ok(code)
+    }
+}
+
 fn label_places(items: &[Item]) -> Result<Vec<Option<u32>>, AsmError> {
     let mut places: Vec<Option<u32>> = Vec::new();
     let mut slot = 0;
@@ -208,7 +269,7 @@ fn add_mark(marks: &mut Vec<Mark>, mark: Mark) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isa::{Alu, Reg, Width};
+    use crate::isa::{Alu, Width};
 
     fn nop() -> Item {
         Item::Insn(Insn::alu_imm(Width::W64, Alu::Mov, Reg::R0, 0))

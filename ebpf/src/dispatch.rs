@@ -12,9 +12,9 @@
 //! tail call into the entry of another one, for the events that some function there wants: that takes a fifth of the way into an entry
 //! that the hook runs itself.
 
-use crate::asm::{Item, Label, assemble};
+use crate::asm::{Label, Writer};
 use crate::ir::{Calls, Helper, NumberAt, Size};
-use crate::isa::encode::{decode, slots};
+use crate::isa::encode::decode_slots;
 use crate::isa::{Alu, Insn, Jump, Op, Reg, Width, helpers};
 use crate::unwind;
 use std::collections::BTreeSet;
@@ -121,7 +121,7 @@ pub fn entry(maps: &Maps, cpus: u32) -> Result<Vec<u64>, AsmError> {
     code.tail_call(maps, PLAIN);
     // There is no dispatcher.
     code.tail_call(maps, NEXT);
-    code.leave();
+    code.leave(0);
     code.finish(&[])
 }
 
@@ -150,8 +150,8 @@ pub fn plain(parts: &Parts<'_>) -> Result<Vec<u64>, AsmError> {
     }
     code.go_on(parts);
     code.bind(OUT);
-    code.leave();
-    code.finish(bodies)
+    code.leave(0);
+    code.finish(&codes(bodies))
 }
 
 /// The same with the functions' code in place of calls: calls and returns, which some processors guard, are much of what it takes
@@ -174,8 +174,7 @@ pub fn inline(parts: &Parts<'_>) -> Option<Vec<u64>> {
         }
         code.when_active(body.bit, skip);
         code.add(Insn::ldx(Size::B8, Reg::R1, Reg::R10, CONTEXT_AT));
-        let bytes: Vec<u8> = body.code.iter().flat_map(|slot| slot.to_le_bytes()).collect();
-        for insn in decode(&bytes).ok()? {
+        for insn in decode_slots(body.code).ok()? {
             match insn.op {
                 Op::Exit => code.jump(Insn::ja(0), skip),
                 // It has functions of its own behind it.
@@ -191,7 +190,7 @@ pub fn inline(parts: &Parts<'_>) -> Option<Vec<u64>> {
         code.go_on(parts);
     }
     code.bind(OUT);
-    code.leave();
+    code.leave(0);
     code.finish(&[]).ok()
 }
 
@@ -234,8 +233,8 @@ pub fn timed(parts: &Parts<'_>, costs: u32, cpus: u32) -> Result<Vec<u64>, AsmEr
     code.bind(end);
     code.go_on(parts);
     code.bind(OUT);
-    code.leave();
-    code.finish(bodies)
+    code.leave(0);
+    code.finish(&codes(bodies))
 }
 
 /// Descriptors of the maps that relocated code names.
@@ -278,37 +277,7 @@ fn number(bodies: &[Body<'_>]) -> Option<NumberAt> {
 /// Where all code of a dispatcher ends.
 const OUT: Label = Label(0);
 
-#[derive(Default)]
-struct Writer {
-    items: Vec<Item>,
-    labels: u32,
-    /// Slots so far.
-    at: u32,
-    /// Calls of functions: the slot of the call, and which function.
-    calls: Vec<(u32, usize)>,
-}
-
 impl Writer {
-    fn add(&mut self, insn: Insn) {
-        self.at += insn.slots();
-        self.items.push(Item::Insn(insn));
-    }
-    fn jump(&mut self, insn: Insn, to: Label) {
-        self.at += insn.slots();
-        self.items.push(Item::Jump(insn, to));
-    }
-    fn bind(&mut self, label: Label) {
-        self.items.push(Item::Bind(label));
-    }
-    fn fresh(&mut self) -> Label {
-        self.labels += 1;
-        Label(self.labels)
-    }
-    fn call(&mut self, helper: Helper) {
-        // Only helpers with a number are called here.
-        self.add(Insn::call(helpers::id(helper).unwrap_or_default()));
-    }
-
     /// Lets register 1 point to the words of the CPU in register 0, which is lost.
     fn words_of_cpu(&mut self, maps: &Maps) {
         self.add(Insn::alu_imm(Width::W64, Alu::Mul, Reg::R0, LINE as i32));
@@ -377,8 +346,7 @@ impl Writer {
 
     fn run(&mut self, body: usize) {
         self.add(Insn::mov(Reg::R1, Reg::R6));
-        self.calls.push((self.at, body));
-        self.add(Insn::call_local(0));
+        self.function(Insn::call_local(0), body);
     }
 
     /// Adds the time since the last reading of the clock (register 9) to a cost (register 8 points to those of this CPU). Only one CPU
@@ -399,33 +367,17 @@ impl Writer {
         self.add(Insn::stx(Size::B8, Reg::R8, cost + 8, Reg::R2));
         self.bind(interrupted);
     }
+}
 
-    fn leave(&mut self) {
-        self.add(Insn::load_const(Reg::R0, 0));
-        self.add(Insn::exit());
-    }
-
-    /// The code with the functions behind it.
-    fn finish(self, bodies: &[Body<'_>]) -> Result<Vec<u64>, AsmError> {
-        let mut code = slots(&assemble(&self.items, 0)?.insns);
-        let starts: Vec<usize> = bodies
-            .iter()
-            .map(|body| {
-                code.extend_from_slice(body.code);
-                code.len() - body.code.len()
-            })
-            .collect();
-        for (at, body) in self.calls {
-            let distance = starts[body] as i32 - at as i32 - 1;
-            code.splice(at as usize..=at as usize, slots(&[Insn::call_local(distance)]));
-        }
-        Ok(code)
-    }
+/// The functions behind a dispatcher.
+fn codes<'a>(bodies: &[Body<'a>]) -> Vec<&'a [u64]> {
+    bodies.iter().map(|body| body.code).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::isa::encode::slots;
 
     const MAPS: Maps = Maps { programs: 7, words: 8 };
 
@@ -435,7 +387,7 @@ mod tests {
     }
 
     fn program(code: &[u64]) -> Vec<Insn> {
-        decode(&code.iter().flat_map(|slot| slot.to_le_bytes()).collect::<Vec<u8>>()).unwrap()
+        decode_slots(code).unwrap()
     }
 
     /// The marks of the functions that are called, in the order of the calls.

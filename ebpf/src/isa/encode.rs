@@ -30,6 +30,11 @@ pub fn slots(insns: &[Insn]) -> Vec<u64> {
     encode(insns).as_chunks::<8>().0.iter().map(|slot| u64::from_le_bytes(*slot)).collect()
 }
 
+/// The program in slots, as [`decode`].
+pub fn decode_slots(slots: &[u64]) -> Result<Vec<Insn>, DecodeError> {
+    decode(&slots.iter().flat_map(|slot| slot.to_le_bytes()).collect::<Vec<u8>>())
+}
+
 /// Why bytes are no program of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {

@@ -13,10 +13,11 @@ mod walk;
 
 use crate::asm::AsmError;
 use crate::ir::Helper;
-use crate::isa::encode::{decode, slots};
+use crate::isa::encode::{decode_slots, slots};
 use crate::isa::{Alu, Insn, Op, Reg, helpers};
 use crate::kernel_target::Btf;
 use crate::kernel_target::btf_write::{Builder, IntKind};
+use std::collections::BTreeSet;
 use walk::{COUNTS, USER_STACK, WALK_STRIDE};
 
 /// Rows that all tables have together, of 8 bytes.
@@ -266,34 +267,17 @@ const STATIC_TYPE: u32 = 6;
 
 /// `struct bpf_func_info` of all functions of a program, where some is taken by address.
 pub fn functions(code: &[u64]) -> Option<Vec<[u32; 2]>> {
-    let mut starts = vec![0];
-    let mut by_address = false;
-    let mut at = 0;
-    while let Some(slot) = code.get(at) {
-        let imm = (slot >> 32) as i32 as i64;
-        let target = at as i64 + 1 + imm;
-        match (*slot as u8, *slot >> 12 & 0xf) {
-            (CALL, LOCAL) => starts.push(target),
-            (LD_IMM64, FUNCTION) => {
-                by_address = true;
-                starts.push(target);
-            }
-            _ => {}
+    let (mut at, mut by_address, mut starts) = (0, false, BTreeSet::new());
+    for insn in decode_slots(code).unwrap_or_default() {
+        if matches!(insn.op, Op::CallLocal | Op::LdFunction) {
+            starts.insert(at + 1 + insn.imm);
+            by_address |= insn.op == Op::LdFunction;
         }
-        at += if *slot as u8 == LD_IMM64 { 2 } else { 1 };
+        at += i64::from(insn.slots());
     }
-    starts.sort_unstable();
-    starts.dedup();
-    let of = |start: &i64| [*start as u32, if *start == 0 { MAIN_TYPE } else { STATIC_TYPE }];
-    by_address.then(|| starts.iter().map(of).collect())
+    let others = starts.into_iter().map(|start| [start as u32, STATIC_TYPE]);
+    by_address.then(|| [[0, MAIN_TYPE]].into_iter().chain(others).collect())
 }
-
-// Code bytes, and their source fields.
-const CALL: u8 = 0x85;
-const LD_IMM64: u8 = 0x18;
-const LOCAL: u64 = 1;
-/// `BPF_PSEUDO_FUNC`
-const FUNCTION: u64 = 4;
 
 /// A program whose first calls of `bpf_get_stackid` for user stacks call the functions of this module instead, which lie behind it.
 /// `None` where there are no such calls.
@@ -321,10 +305,9 @@ pub fn trial(maps: &Maps, facts: &Facts, cpus: u32) -> Vec<u64> {
 
 /// Slots of calls of `bpf_get_stackid` with this map for the user's stack. Arguments are put into registers right before.
 fn user_stack_calls(code: &[u64], map: u32) -> Vec<usize> {
-    let bytes: Vec<u8> = code.iter().flat_map(|slot| slot.to_le_bytes()).collect();
     let mut calls = Vec::new();
     let (mut at, mut is_map, mut is_user) = (0, false, false);
-    for insn in decode(&bytes).unwrap_or_default() {
+    for insn in decode_slots(code).unwrap_or_default() {
         match insn.op {
             Op::LdMap if insn.dst == Reg::R2 => is_map = insn.imm == i64::from(map),
             Op::AluImm(_, Alu::Mov) if insn.dst == Reg::R3 => is_user = insn.imm == USER_STACK,
@@ -365,7 +348,7 @@ mod tests {
     }
 
     fn program(code: &[u64]) -> Vec<Insn> {
-        decode(&code.iter().flat_map(|slot| slot.to_le_bytes()).collect::<Vec<u8>>()).unwrap()
+        decode_slots(code).unwrap()
     }
 
     #[test]

@@ -5,10 +5,9 @@ use super::{
     MAX_PIECES_OF_PROCESS, MAX_ROWS, Maps, NO_TABLE, Outcome, PIECE_BIAS, PIECE_END, PIECE_FIRST, PIECE_ROWS,
     PIECE_SHIFT, PROCESS_AGAIN, PROCESS_FIRST, PROCESS_PIECES, PROCESS_STACK, STACK_HEADER_BYTES, UNWOUND,
 };
-use crate::asm::{AsmError, Item, Label, assemble};
+use crate::asm::{AsmError, Label, Writer};
 use crate::ir::{Helper, Size};
-use crate::isa::encode::slots;
-use crate::isa::{Alu, Insn, Jump, Reg, Width, helpers};
+use crate::isa::{Alu, Insn, Jump, Reg, Width};
 
 // Bytes of a CPU's words in `Maps::walks`.
 const BUSY: i16 = 0;
@@ -62,15 +61,11 @@ const SIGNAL_PC: i32 = 40 + 8 * 16;
 /// The functions: `(ctx, stack trace map, BPF_F_USER_STACK) -> id or error`, as `bpf_get_stackid`, and the step from one frame to the
 /// next.
 pub(super) fn functions(maps: &Maps, facts: &Facts, cpus: u32, depth: u32) -> Result<Vec<u64>, AsmError> {
-    let mut main = Writer::default();
-    let function_at = main.walk(maps, facts, cpus, depth);
-    let mut code = slots(&assemble(&main.items, 0)?.insns);
     let mut frame = Writer::default();
     frame.frame(maps, depth);
-    let distance = code.len() as u64 - u64::from(function_at) - 1;
-    code[function_at as usize] = code[function_at as usize] & 0xffff_ffff | distance << 32;
-    code.extend(slots(&assemble(&frame.items, 0)?.insns));
-    Ok(code)
+    let mut main = Writer::default();
+    main.walk(maps, facts, cpus, depth);
+    main.finish(&[&frame.finish(&[])?])
 }
 
 // Below the stack pointer of the walk.
@@ -79,34 +74,7 @@ const TASK_AT: i16 = -16;
 const KEY_AT: i16 = -24;
 const VALUE_AT: i16 = -32;
 
-#[derive(Default)]
-struct Writer {
-    items: Vec<Item>,
-    labels: u32,
-    /// Slots so far.
-    at: u32,
-}
-
 impl Writer {
-    fn add(&mut self, insn: Insn) {
-        self.at += insn.slots();
-        self.items.push(Item::Insn(insn));
-    }
-    fn jump(&mut self, insn: Insn, to: Label) {
-        self.at += insn.slots();
-        self.items.push(Item::Jump(insn, to));
-    }
-    fn bind(&mut self, label: Label) {
-        self.items.push(Item::Bind(label));
-    }
-    fn fresh(&mut self) -> Label {
-        self.labels += 1;
-        Label(self.labels)
-    }
-    fn call(&mut self, helper: Helper) {
-        // Only helpers with a number are called here.
-        self.add(Insn::call(helpers::id(helper).unwrap_or_default()));
-    }
     fn load(&mut self, size: Size, dst: Reg, src: Reg, off: i16) {
         self.add(Insn::ldx(size, dst, src, off));
     }
@@ -126,10 +94,6 @@ impl Writer {
     fn offset(&mut self, dst: Reg, src: Reg, imm: i32) {
         self.mov(dst, src);
         self.alu_imm(Alu::Add, dst, imm);
-    }
-    fn leave(&mut self, result: i64) {
-        self.add(Insn::load_const(Reg::R0, result));
-        self.add(Insn::exit());
     }
 
     /// Looks the process up whose id lies at [`KEY_AT`]: register 0.
@@ -153,8 +117,8 @@ impl Writer {
         self.call(Helper::MapUpdate);
     }
 
-    /// Returns the slot of the load of the other function's address.
-    fn walk(&mut self, maps: &Maps, facts: &Facts, cpus: u32, depth: u32) -> u32 {
+    /// Its only function is the step from one frame to the next.
+    fn walk(&mut self, maps: &Maps, facts: &Facts, cpus: u32, depth: u32) {
         let [helper, release, nested, none, no_table] = [(); 5].map(|()| self.fresh());
         self.mov(Reg::R6, Reg::R1);
         self.mov(Reg::R7, Reg::R2);
@@ -173,8 +137,7 @@ impl Writer {
             self.add(Insn::st(Size::B8, Reg::R9, at, value));
         }
         self.add(Insn::load_const(Reg::R1, depth.into()));
-        let function_at = self.at;
-        self.add(Insn::ld_function(Reg::R2, 0));
+        self.function(Insn::ld_function(Reg::R2, 0), 0);
         self.offset(Reg::R3, Reg::R10, WALK_AT.into());
         self.add(Insn::load_const(Reg::R4, 0));
         self.add(Insn::call(LOOP));
@@ -201,7 +164,6 @@ impl Writer {
         self.add(Insn::load_const(Reg::R3, USER_STACK));
         self.call(Helper::GetStackId);
         self.add(Insn::exit());
-        function_at
     }
 
     fn release(&mut self) {
