@@ -9,6 +9,7 @@
 use crate::buckets::Scheme;
 pub use crate::program::{Aggregate, StackSpec, Unwind};
 use crate::typed::{Decoder, Selector, Ty};
+use crate::unwind::UNWOUND;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -131,10 +132,21 @@ pub struct StackMap {
     /// other: two maps of half the size lose far fewer stacks than one. Ids of it have [`SECOND_STACK_MAP`] set.
     pub second: MapId,
     /// Hash of user stacks that were walked by tables ([`unwind`](crate::unwind)), where the target can do that: a value is a hash of
-    /// the frames (u64), their number (u64) and the frames. Ids of it have [`UNWOUND`](crate::unwind::UNWOUND) set.
+    /// the frames (u64), their number (u64) and the frames. Ids of it have [`UNWOUND`] set.
     pub unwound: Option<MapId>,
     /// Most frames.
     pub depth: u32,
+}
+
+impl StackMap {
+    /// All marks of [`StackMap::maps`].
+    pub const MARKS: u32 = SECOND_STACK_MAP | UNWOUND;
+
+    /// Its maps, each with the bits that ids of it have set beside its own key.
+    pub fn maps(&self) -> impl Iterator<Item = (MapId, u32)> {
+        let by_kernel = [(self.map, 0), (self.second, SECOND_STACK_MAP)];
+        by_kernel.into_iter().chain(self.unwound.map(|map| (map, UNWOUND)))
+    }
 }
 
 /// A kernel map.

@@ -2,7 +2,7 @@
 
 use super::read::{MapFill, ProbeMaps, read_index};
 use crate::kernel::sys::{self, KernelMap};
-use kstrobe_ebpf::layout::{Index, SECOND_STACK_MAP, STACKS_MAPS};
+use kstrobe_ebpf::layout::{Index, STACKS_MAPS, StackMap};
 use kstrobe_ebpf::unwind::{STACK_HEADER_BYTES, UNWOUND};
 use std::collections::HashSet;
 use std::io;
@@ -63,8 +63,7 @@ impl ProbeMaps {
     pub fn stack_ids(&self) -> io::Result<HashSet<u32>> {
         let Some(stacks) = &self.layout().stacks else { return Ok(HashSet::new()) };
         let mut all = HashSet::new();
-        let maps = [(stacks.map, 0), (stacks.second, SECOND_STACK_MAP)];
-        for (map, mark) in maps.into_iter().chain(stacks.unwound.map(|map| (map, UNWOUND))) {
+        for (map, mark) in stacks.maps() {
             let keys = self.map(map).keys()?;
             all.extend(
                 keys.into_iter().filter_map(|key| key.try_into().ok()).map(|key| u32::from_ne_bytes(key) | mark),
@@ -89,8 +88,7 @@ impl ProbeMaps {
     /// How full the maps of stacks are together, if there are any.
     pub(super) fn stack_fill(&self) -> Option<io::Result<MapFill>> {
         let stacks = self.layout().stacks.as_ref()?;
-        let maps = [stacks.map, stacks.second].into_iter().chain(stacks.unwound);
-        let capacity = maps.map(|map| self.map(map).capacity).sum();
+        let capacity = stacks.maps().map(|(map, _)| self.map(map).capacity).sum();
         let fill = |ids: HashSet<u32>| MapFill { name: STACKS_MAPS[0].to_owned(), entries: ids.len() as u32, capacity };
         Some(self.stack_ids().map(fill))
     }
@@ -98,11 +96,8 @@ impl ProbeMaps {
     /// The map that an id belongs to.
     fn stack_map(&self, id: u32) -> Option<&KernelMap> {
         let stacks = self.layout().stacks.as_ref()?;
-        Some(self.map(match (id & UNWOUND != 0, id & SECOND_STACK_MAP != 0) {
-            (true, _) => stacks.unwound?,
-            (false, true) => stacks.second,
-            (false, false) => stacks.map,
-        }))
+        let mut maps = stacks.maps();
+        maps.find(|(_, mark)| id & StackMap::MARKS == *mark).map(|(map, _)| self.map(map))
     }
 
     /// Takes the ids that keys and open spans refer to out of a set.
@@ -127,7 +122,7 @@ impl ProbeMaps {
 
 /// The kernel's own id, as a key.
 fn in_its_map(id: u32) -> [u8; 4] {
-    (id & !(SECOND_STACK_MAP | UNWOUND)).to_ne_bytes()
+    (id & !StackMap::MARKS).to_ne_bytes()
 }
 
 /// An id of a stack or process, unless it is a negative error number.
