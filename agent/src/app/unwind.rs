@@ -1,4 +1,4 @@
-//! Makes the tables by which programs walk user stacks, for processes that they meet.
+//! Makes the tables by which programs walk user stacks, for processes that they run in.
 
 use super::App;
 use super::task::{self, Task};
@@ -7,7 +7,7 @@ use crate::metrics::telemetry::UnwindUse;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Starts the thread, which lives as long as the agent.
+/// Starts the threads, which live as long as the agent.
 pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
     let unwinder = app.shared.unwinder.clone();
     let files = UnwindFiles(unwinder.clone());

@@ -476,10 +476,13 @@ pub fn load_unattached(
         let mut code = object.code(&name)?;
         let mut fd = load_program(&mut loader.types, &code, types.fd(), &name, &attach)?;
         if let Some(insns) = unwind.as_ref().and_then(|tables| tables.link(&code.insns, layout, &maps)) {
-            let linked = Code { insns, ..code.clone() };
-            match load_program(&mut loader.types, &linked, None, &name, &attach) {
-                Ok(program) => (code, fd) = (linked, program),
-                Err(error) => tracing::warn!(program = name, %error, "its user stacks follow frame pointers alone"),
+            let unlinked = std::mem::replace(&mut code.insns, insns);
+            match load_program(&mut loader.types, &code, None, &name, &attach) {
+                Ok(program) => fd = program,
+                Err(error) => {
+                    tracing::warn!(program = name, %error, "its user stacks follow frame pointers alone");
+                    code.insns = unlinked;
+                }
             }
         }
         Ok(LoadedProgram { name, attach, calls, begins, code: code.insns, fd, member: None, enabled: Vec::new() })
@@ -603,7 +606,9 @@ fn load_program(
         insns: &code.insns,
         name,
     };
-    unwind::load(&spec).map_err(|refused| not_loaded(name, refused))
+    // Programs with lines are as the compiler has made them.
+    let load = if spec.lines.is_some() { prog::load } else { unwind::load };
+    load(&spec).map_err(|refused| not_loaded(name, refused))
 }
 
 /// Why the kernel does not load a program, out of the verifier's log.

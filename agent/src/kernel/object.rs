@@ -61,7 +61,6 @@ pub struct Object {
 }
 
 /// A relocated program with its source lines, as BPF_PROG_LOAD takes them.
-#[derive(Clone)]
 pub struct Code {
     /// `BPF_PROG_TYPE_*` of the section that it lies in; `None` for those that no probe has.
     pub kind: Option<u32>,

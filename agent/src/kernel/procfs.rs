@@ -20,6 +20,11 @@ pub struct Stat {
 }
 
 impl Stat {
+    /// Of a process by its id.
+    pub fn of_pid(pid: u32) -> Option<Stat> {
+        Stat::of(Path::new(&format!("/proc/{pid}")))
+    }
+
     /// Of the process with this folder in /proc; `None` when it is gone or nothing that we know.
     pub fn of(process: &Path) -> Option<Stat> {
         // A name is bytes.

@@ -46,7 +46,7 @@ pub(super) fn maps(probe: &Probe, target: &Target) -> Option<Maps> {
     let in_records = records(probe).any(is_stack);
     let of_user = specs().filter(|(_, s)| s.user && s.unwind == Unwind::Tables).map(|(m, _)| m.max_series);
     let of_user = of_user.fold(0, u32::saturating_add);
-    let walks = can_unwind(target) && (of_user > 0 || others().any(|e| matches!(e.kind, Kind::UserStack)));
+    let walks = (of_user > 0 || others().any(|e| matches!(e.kind, Kind::UserStack))) && can_unwind(target);
     // The kernel walks few user stacks where tables do.
     let halves = |s: &StackSpec| if walks { 1 } else { u32::from(s.kernel) + u32::from(s.user) };
     let of_metric = |(m, s): (&Metric, &StackSpec)| m.max_series.saturating_mul(halves(s));
@@ -71,7 +71,8 @@ pub(super) fn maps(probe: &Probe, target: &Target) -> Option<Maps> {
     Some(Maps { by_kernel: STACKS_MAPS.map(map), unwound, depth })
 }
 
-/// From Linux 6.4 on: `bpf_loop` is there since 5.17, but on Debian's 6.1 programs beside one that walks counted nothing. Frame pointers are enough on arm64, whose compilers leave them in.
+/// From Linux 6.4 on: `bpf_loop` is there since 5.17, but on Debian's 6.1 programs beside one that walks counted nothing. Frame pointers are
+/// enough on arm64, whose compilers leave them in.
 fn can_unwind(target: &Target) -> bool {
     let has_all = |types: &Btf| unwind::Facts::of(types).is_some() && types.find(SINCE, btf::Kind::Func).is_some();
     target.arch == Arch::X86_64 && target.btf.as_ref().is_some_and(has_all)

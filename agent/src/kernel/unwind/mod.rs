@@ -18,11 +18,10 @@ pub use tables::{Size, Tables};
 
 /// From one look at what programs ask for to the next.
 const EVERY: Duration = Duration::from_millis(100);
-/// Loads a program. One that was [linked](unwind::link) needs types of its functions.
+
+/// Loads a program without lines. One that was [linked](unwind::link) needs types of its functions.
 pub fn load(spec: &ProgSpec<'_>) -> Result<OwnedFd, Refused> {
-    let Some(functions) = unwind::functions(spec.insns).filter(|_| spec.lines.is_none()) else {
-        return prog::load(spec);
-    };
+    let Some(functions) = unwind::functions(spec.insns) else { return prog::load(spec) };
     let types = prog::load_btf(&unwind::types())?;
     let lines = Lines { btf: types.as_fd(), functions: &functions, lines: &[] };
     prog::load(&ProgSpec { lines: Some(lines), ..*spec })
@@ -40,7 +39,7 @@ pub struct Unwinder {
 /// Why user stacks are walked by the kernel alone.
 #[derive(Debug, Error)]
 pub enum Unavailable {
-    #[error("the kernel does not take the programs, which need Linux 5.17 (`bpf_loop`): {}", .0.error)]
+    #[error("the kernel does not take the programs: {}", .0.error)]
     Refused(Refused),
     #[error("a map of the tables: {0}")]
     Map(#[from] io::Error),

@@ -18,7 +18,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -194,27 +193,21 @@ impl Tables {
             // Before the look: what changes from here on is asked for again.
             self.wanted.delete(&key)?;
             let is_early = state.processes.get(&pid).is_some_and(|process| {
-                now < process.looked + process.pause && (u32::from_ne_bytes(why) == LACKING || process.is_same(pid))
+                !process.is_due(now) && (u32::from_ne_bytes(why) == LACKING || process.is_same(pid))
             });
             if is_early {
                 continue;
             }
-            if let Err(error) = self.look(&mut state, pid, now) {
-                tracing::debug!(pid, %error, "its table cannot be written");
-                self.forget(&mut state, pid);
-            }
+            self.look_or_forget(&mut state, pid, now);
             if begun.elapsed() > PASS {
                 break;
             }
         }
         // Programs ask where a walk ends, which one through code without a table need not.
-        let (now, is_due) =
-            (Instant::now(), |process: &Process, now| process.maps.is_none() && now >= process.looked + process.pause);
-        let due = state.processes.iter().find(|(_, process)| is_due(process, now)).map(|(pid, _)| *pid);
-        if let Some(pid) = due
-            && self.look(&mut state, pid, now).is_err()
-        {
-            self.forget(&mut state, pid);
+        let now = Instant::now();
+        let due = state.processes.iter().find(|(_, process)| process.maps.is_none() && process.is_due(now));
+        if let Some(pid) = due.map(|(pid, _)| *pid) {
+            self.look_or_forget(&mut state, pid, now);
         }
         if state.swept.elapsed() >= SWEEP_EVERY {
             self.sweep(&mut state);
@@ -254,8 +247,15 @@ impl Tables {
         }
     }
 
+    fn look_or_forget(&self, state: &mut State, pid: u32, now: Instant) {
+        if let Err(error) = self.look(state, pid, now) {
+            tracing::debug!(pid, %error, "its table cannot be written");
+            self.forget(state, pid);
+        }
+    }
+
     fn look(&self, state: &mut State, pid: u32, now: Instant) -> io::Result<()> {
-        let Some(stat) = stat(pid) else {
+        let Some(stat) = Stat::of_pid(pid) else {
             self.forget(state, pid);
             return Ok(());
         };
@@ -325,14 +325,14 @@ impl Tables {
 }
 
 impl Process {
+    fn is_due(&self, now: Instant) -> bool {
+        now >= self.looked + self.pause
+    }
+
     /// Whether the process of this id still is this one, and runs the same program.
     fn is_same(&self, pid: u32) -> bool {
-        stat(pid).is_some_and(|stat| (stat.started_ticks, stat.stack_start) == (self.started, self.stack_start))
+        Stat::of_pid(pid).is_some_and(|stat| (stat.started_ticks, stat.stack_start) == (self.started, self.stack_start))
     }
-}
-
-fn stat(pid: u32) -> Option<Stat> {
-    Stat::of(Path::new(&format!("/proc/{pid}")))
 }
 
 /// The executable mappings of a process.

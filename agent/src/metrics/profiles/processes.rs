@@ -3,7 +3,6 @@
 use crate::kernel::process_maps::{Mapping, Maps};
 use crate::kernel::procfs::Stat;
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 use std::time::Instant;
 
 /// A new process often replaces its memory map soon, by execve(2) and its dynamic loader: it is looked at again.
@@ -41,7 +40,7 @@ impl Look {
     /// Reads the memory map, which takes until the process lets go of the lock on it; `None` of one that has ended.
     pub fn at(pid: u32) -> Option<Look> {
         let began = Instant::now();
-        let started = Stat::of(Path::new(&format!("/proc/{pid}")))?.started_ticks;
+        let started = Stat::of_pid(pid)?.started_ticks;
         Some(Look { pid, began, started, maps: Maps::of(pid).ok()? })
     }
 }
