@@ -3,15 +3,14 @@
 
 mod support;
 
-use nix::unistd::{User, chown};
 use std::fs;
 use std::net::ToSocketAddrs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::agent::{Agent, Setup};
 use support::bpftrace::Bpftrace;
+use support::postgres::Cluster;
 use support::{Agreement, Folder, emulated, load, output, program, wait_for, witnesses};
 
 /// A call takes at least some 30 µs; each tool times the other's breakpoints too, some µs each.
@@ -71,37 +70,22 @@ fn root_time_of_getaddrinfo_agrees_with_bpftrace() {
 struct Server {
     process: Child,
     folder: Folder,
-    programs: PathBuf,
+    cluster: Cluster,
 }
 
 impl Server {
     fn start() -> Server {
-        // The path may have a link to it, and the server alone.
-        let initdb = fs::canonicalize(program("initdb").expect("the package")).unwrap();
-        let programs = initdb.parent().expect("its folder").to_owned();
-        // The server refuses to run as root.
-        let user = User::from_name("postgres").unwrap().expect("the package brings its user");
         let folder = Folder::new();
-        chown(&folder.0, Some(user.uid), Some(user.gid)).unwrap();
-        fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-        let as_user = |program: &str| {
-            let mut command = Command::new(programs.join(program));
-            command.uid(user.uid.as_raw()).gid(user.gid.as_raw()).current_dir(&folder.0).env("LC_ALL", "C");
-            command
-        };
-        let data = folder.0.join("data");
-        output(as_user("initdb").args(["--auth=trust", "--no-sync", "--pgdata"]).arg(&data));
+        let cluster = Cluster::new(&folder);
         let log = fs::File::create(folder.0.join("log")).unwrap();
-        let process = as_user("postgres")
-            .arg("-D")
-            .arg(&data)
-            .args(["-c", "listen_addresses=", "-c", "log_min_duration_statement=0", "-k"])
-            .arg(&folder.0)
+        let process = cluster
+            .server(Command::new(cluster.program("postgres")))
+            .args(["-c", "log_min_duration_statement=0"])
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .unwrap();
-        let server = Server { process, folder, programs };
+        let server = Server { process, folder, cluster };
         wait_for("the server's socket", Duration::from_secs(60), || {
             server.folder.0.join(".s.PGSQL.5432").exists().then_some(())
         });
@@ -110,7 +94,7 @@ impl Server {
     }
 
     fn binary(&self) -> PathBuf {
-        self.programs.join("postgres")
+        self.cluster.program("postgres")
     }
 
     fn log(&self) -> PathBuf {
@@ -119,11 +103,9 @@ impl Server {
 
     /// Sends statements over one connection, each as a query of its own.
     fn ask(&self, statements: &str) -> bool {
-        let mut psql = Command::new(program("psql").expect("the package"));
-        psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--username", "postgres", "--dbname", "postgres"]);
-        psql.arg("--host").arg(&self.folder.0).stdout(Stdio::null()).stderr(Stdio::null());
-        let file = self.folder.write("statements.sql", statements);
-        psql.arg("--file").arg(file).status().is_ok_and(|status| status.success())
+        let psql = Command::new(program("psql").expect("the package"));
+        let mut psql = self.cluster.client(psql, self.folder.write("statements.sql", statements).as_ref());
+        psql.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
 }
 

@@ -3,16 +3,16 @@
 mod support;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, User, chown};
+use nix::unistd::Pid;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 use support::agent::{DEFAULT_PACKS, Setup};
-use support::{Folder, output, program, wait_for, witnesses};
+use support::postgres::Cluster;
+use support::{Folder, wait_for, witnesses};
 
 const PYTHON: &str = "/usr/bin/python3";
 const BASH: &str = "/bin/bash";
@@ -105,28 +105,18 @@ fn renamed(folder: &Folder, comm: &str, program: &Path) -> Command {
 struct Server<'a> {
     _process: Bounded,
     folder: &'a Folder,
-    programs: PathBuf,
+    cluster: Cluster,
 }
 
 impl Server<'_> {
     fn start(folder: &Folder) -> Server<'_> {
-        let initdb = fs::canonicalize(program("initdb").expect("the package")).unwrap();
-        let programs = initdb.parent().expect("its folder").to_owned();
-        // The server refuses to run as root.
-        let user = User::from_name("postgres").unwrap().expect("the package brings its user");
-        chown(&folder.0, Some(user.uid), Some(user.gid)).unwrap();
-        let as_user = |mut command: Command| {
-            command.uid(user.uid.as_raw()).gid(user.gid.as_raw()).current_dir(&folder.0).env("LC_ALL", "C");
-            command
-        };
-        output(as_user(Command::new(&initdb)).args(["--auth=trust", "--no-sync", "--pgdata"]).arg(folder.path("data")));
-        let mut command = as_user(renamed(folder, "kst-postgres", &programs.join("postgres")));
-        command.args(["-D", &folder.path("data"), "-k", &folder.path(""), "-c", "listen_addresses="]);
+        let cluster = Cluster::new(folder);
+        let mut command = cluster.server(renamed(folder, "kst-postgres", &cluster.program("postgres")));
         // Who commits waits 10 ms with the log's lock, for which others wait in a futex.
         command.args(["-c", "commit_delay=10000", "-c", "commit_siblings=0"]);
         // Idle, it sleeps 50 times as long: by default 10 s, and the stack would be of before the agent knew the process.
         command.args(["-c", "bgwriter_delay=10ms"]);
-        let server = Server { _process: Bounded(command.spawn().unwrap()), folder, programs };
+        let server = Server { _process: Bounded(command.spawn().unwrap()), folder, cluster };
         let tables = "create table filled (i int); create table contended as select 0 as i;";
         wait_for("the server's answer", Duration::from_secs(60), || {
             server.client("tables", tables).status().unwrap().success().then_some(())
@@ -135,10 +125,8 @@ impl Server<'_> {
     }
 
     fn client(&self, name: &str, statements: &str) -> Command {
-        let mut psql = bounded(&self.programs.join("psql"));
-        psql.args(["--no-psqlrc", "--quiet", "--username", "postgres", "--dbname", "postgres"]);
-        psql.arg("--host").arg(&self.folder.0).arg("--file").arg(self.folder.write(name, statements));
-        psql
+        let statements = self.folder.write(name, statements);
+        self.cluster.client(bounded(&self.cluster.program("psql")), statements.as_ref())
     }
 }
 

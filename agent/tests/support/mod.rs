@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod netns;
 pub mod pods;
 pub mod points;
+pub mod postgres;
 pub mod prometheus;
 pub mod proxy;
 pub mod ssh;
