@@ -139,7 +139,6 @@ pub struct StackMap {
 }
 
 impl StackMap {
-    /// All marks of [`StackMap::maps`].
     pub const MARKS: u32 = SECOND_STACK_MAP | UNWOUND;
 
     /// Its maps, each with the bits that ids of it have set beside its own key.
