@@ -22,8 +22,13 @@ impl Task for UnwindFiles {
     const NAME: &'static str = "unwind-files";
 
     fn run(&mut self) {
-        if let Some(tables) = self.0.current() {
-            tables.read_large();
+        // While it reads, it holds no tables that programs no longer use.
+        while let Some(opened) = self.0.current().and_then(|tables| tables.next_large()) {
+            let identity = opened.identity();
+            let image = opened.read();
+            if let Some(tables) = self.0.current() {
+                tables.add_large(identity, image);
+            }
         }
     }
 

@@ -78,16 +78,45 @@ impl Unwinder {
     /// Waits until there are tables, or for the time from one look to the next.
     pub fn wait(&self) {
         let tables = lock(&self.tables);
-        match tables.upgrade() {
-            Some(_) => {
-                drop(tables);
-                std::thread::sleep(EVERY);
-            }
-            None => drop(self.created.wait(tables)),
+        // Threads that wait hold no tables: they would keep them for each other.
+        if tables.strong_count() == 0 {
+            drop(self.created.wait(tables));
+        } else {
+            drop(tables);
+            std::thread::sleep(EVERY);
         }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::kernel::detect::{possible_cpus, read_btf};
+
+    #[test]
+    #[ignore = "needs root"]
+    fn root_tables_go_with_the_last_program_that_uses_them() {
+        let facts = Facts::of(&read_btf(None).unwrap()).unwrap();
+        let unwinder = Arc::new(Unwinder::default());
+        for _ in 0..2 {
+            let unwinder = Arc::clone(&unwinder);
+            std::thread::spawn(move || {
+                loop {
+                    unwinder.wait();
+                    drop(unwinder.current());
+                }
+            });
+        }
+        let used = unwinder.tables(facts, possible_cpus()).unwrap();
+        std::thread::sleep(2 * EVERY);
+        assert!(Arc::ptr_eq(&used, &unwinder.current().unwrap()));
+        drop(used);
+        std::thread::sleep(2 * EVERY);
+        assert!(unwinder.current().is_none());
+        assert!(unwinder.tables(facts, possible_cpus()).is_some(), "and come again");
+    }
 }

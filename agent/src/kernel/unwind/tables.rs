@@ -221,14 +221,16 @@ impl Tables {
         Ok(())
     }
 
-    /// Reads the large files that processes map, which takes seconds: on another thread than [`Tables::serve`].
-    pub fn read_large(&self) {
-        let next = || lock(&self.state).large.pop_front();
-        while let Some(opened) = next() {
-            let identity = opened.identity();
-            let image = opened.read();
-            let mut state = lock(&self.state);
-            state.unread.remove(&identity);
+    /// A large file that a process maps. To read it takes seconds: on another thread than [`Tables::serve`].
+    pub fn next_large(&self) -> Option<Opened> {
+        lock(&self.state).large.pop_front()
+    }
+
+    pub fn add_large(&self, identity: Identity, image: Image) {
+        let mut state = lock(&self.state);
+        // Tables that were made since do not know it, or wait for it themselves.
+        if state.unread.remove(&identity) {
+            state.large.retain(|opened| opened.identity() != identity);
             state.add(identity, image, &self.rows, Instant::now());
         }
     }
