@@ -252,7 +252,7 @@ slow: { when: elapsed > 20ms, max_per_second: 1000, fields: { call: syscall, too
 ";
 
 /// An agent that sends slow events and captures to a collector by both protocols. The folder is the captures'.
-fn sends_all_to(collector: &Collector) -> (Agent, Folder) {
+fn sends_all_to(collector: &Collector, probe: &str) -> (Agent, Folder) {
     let folder = Folder::new();
     let token = folder.write("token", TOKEN);
     let more = "logs: true, traces: true";
@@ -263,7 +263,7 @@ fn sends_all_to(collector: &Collector) -> (Agent, Folder) {
         folder.path("captures"),
         token.display()
     );
-    (Setup { probes: &[("slow", RECEIVES)], config: &config, ..Setup::default() }.start(), folder)
+    (Setup { probes: &[("slow", probe)], config: &config, ..Setup::default() }.start(), folder)
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn root_push_slow_events_arrive_as_logs_by_both_protocols() {
     const SLOW: u32 = 7;
     let Some(program) = kstrobe_testing::collector("root_push_slow_events_arrive_as_logs") else { return };
     let collector = Collector::start(&program, None);
-    let (agent, _folder) = sends_all_to(&collector);
+    let (agent, _folder) = sends_all_to(&collector, RECEIVES);
     let (address, echo) = load::delayed_echo(Duration::from_millis(30));
     load::ask(address, SLOW, "kst-slow");
     echo.join().unwrap();
@@ -295,6 +295,52 @@ fn root_push_slow_events_arrive_as_logs_by_both_protocols() {
     agent.stop();
 }
 
+/// Receives of this test that are slow, in a trace of which the thread's id is the high half of the id.
+const TRACED: &str = "
+probe: traced_receives
+summary: Receives of this test that take longer than 20 ms.
+span: { start: 'syscall:recvfrom:enter', end: 'syscall:recvfrom:exit', where: comm == \"kst-slow\", save: { fd: args.fd } }
+metrics:
+  traced_receives_seconds: { type: histogram, value: elapsed }
+slow:
+  when: elapsed > 20ms
+  max_per_second: 1000
+  fields: { fd: start.fd, took: elapsed }
+  span: { trace_id: [tid, 7], parent_id: start.fd, name: syscall }
+";
+
+#[test]
+#[ignore = "needs root"]
+fn root_push_slow_events_arrive_as_spans_of_their_traces() {
+    const SLOW: usize = 7;
+    let Some(program) = kstrobe_testing::collector("root_push_slow_events_arrive_as_spans") else { return };
+    let collector = Collector::start(&program, None);
+    let (agent, _folder) = sends_all_to(&collector, TRACED);
+    let (address, echo) = load::delayed_echo(Duration::from_millis(30));
+    load::ask(address, SLOW as u32, "kst-slow");
+    echo.join().unwrap();
+    for exporter in ["grpc/traces", "http/traces"] {
+        wait_for(exporter, LIMIT, || {
+            (of(&agent, "kstrobe_export_points_sent_total", exporter) == SLOW as f64).then_some(())
+        });
+    }
+    let events: Value = serde_json::from_str(&agent.get("/api/v1/events").unwrap().1).unwrap();
+    agent.stop();
+    let log = collector.server.log();
+    let events = events["events"].as_array().unwrap();
+    assert_eq!(events.len(), SLOW);
+    for event in events {
+        let [tid, fd] = [&event["tid"], &event["fields"]["fd"]].map(|number| number.as_u64().unwrap());
+        let ids = [
+            format!("    Trace ID       : {tid:016x}0000000000000007"),
+            format!("    Parent ID      : {fd:016x}"),
+            format!("    ID             : {}", event["id"].as_str().unwrap()),
+            "    Name           : recvfrom".to_owned(),
+        ];
+        assert_eq!(log.matches(&ids.join("\n")).count(), 2, "once by each protocol: {ids:?}\n{log}");
+    }
+}
+
 #[test]
 #[ignore = "needs root"]
 fn root_push_a_capture_without_calls_arrives_as_one_span_by_both_protocols() {
@@ -302,7 +348,7 @@ fn root_push_a_capture_without_calls_arrives_as_one_span_by_both_protocols() {
         return;
     };
     let collector = Collector::start(&program, None);
-    let (agent, _folder) = sends_all_to(&collector);
+    let (agent, _folder) = sends_all_to(&collector, RECEIVES);
     let capture = agent.begin(&json!({ "events": "sched:sched_process_exit", "duration": "100ms" }));
     assert_eq!(agent.ended(&capture)["state"], "done");
     for exporter in ["grpc/traces", "http/traces"] {
@@ -329,7 +375,7 @@ fn root_push_captures_of_calls_arrive_as_spans_by_both_protocols() {
     let Some(program) = kstrobe_testing::collector(test) else { return };
     let Some(function) = graph_root(test, "recvfrom") else { return };
     let collector = Collector::start(&program, None);
-    let (agent, _folder) = sends_all_to(&collector);
+    let (agent, _folder) = sends_all_to(&collector, RECEIVES);
     let asking = Asking::start(Duration::from_millis(5), "kst-slow");
     let request = json!({
         "tracer": "function_graph", "graph": [function], "comms": ["kst-slow"], "duration": "500ms",

@@ -10,7 +10,7 @@ use kstrobe_ebpf::diag::did_you_mean;
 use std::ops::RangeInclusive;
 
 /// Keys that people bring along from other tools, and ours.
-const HABITS: [(&str, &str); 25] = [
+const HABITS: [(&str, &str); 27] = [
     ("on", "at"),
     // `on:` after a YAML 1.1 tool (Helm, kubectl) has read it.
     ("true", "at"),
@@ -37,6 +37,8 @@ const HABITS: [(&str, &str); 25] = [
     ("kind", "type"),
     ("interval", "every"),
     ("bounds", "classic"),
+    ("span_id", "id"),
+    ("parent_span_id", "parent_id"),
 ];
 
 /// What a mapping may hold.

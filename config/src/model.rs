@@ -14,7 +14,7 @@ pub use workloads::*;
 pub use kstrobe_ebpf::buckets::BucketSpec;
 pub use kstrobe_ebpf::program::{
     Aggregate, Binary, Edge, Every, Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, Owner, PerfEvent, Program,
-    Sampling, Shape, Slow, Span, StackSpec, Step, Steps, Unwind, Via,
+    Sampling, Shape, Slow, Span, SpanField, StackSpec, Step, Steps, Unwind, Via,
 };
 pub use kstrobe_ebpf::source::{Location, SourceFile, Spanned, SpannedStr};
 

@@ -3,6 +3,7 @@
 use crate::report::Problem;
 use crate::tools::TOOL_SUFFIXES;
 use kstrobe_ebpf::diag::did_you_mean;
+use kstrobe_ebpf::{check, lang};
 
 /// Kernel type information holds names of up to 127 bytes; ours get prefixes there.
 pub(crate) const MAX_IDENTIFIER: usize = 64;
@@ -57,6 +58,15 @@ pub(crate) fn identifier(text: &str, what: &str) -> Result<(), Problem> {
         return Err(Problem::new(format!("`{text}` is not a {what}")).hint(hint));
     }
     short(text, what, MAX_IDENTIFIER)
+}
+
+/// A name of `let:`, which no word of the expressions has.
+pub(crate) fn let_name(text: &str) -> Result<(), Problem> {
+    let is_register = text.strip_prefix("arg").is_some_and(|n| n.bytes().all(|digit| digit.is_ascii_digit()));
+    if is_register || check::words().contains(&text) || lang::KEYWORDS.contains(&text) {
+        return Err(Problem::new(format!("`{text}` is a word of expressions")).hint("choose another name"));
+    }
+    identifier(text, "name of `let`")
 }
 
 fn short(text: &str, what: &str, limit: usize) -> Result<(), Problem> {

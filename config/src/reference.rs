@@ -17,6 +17,7 @@ pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
         metric::KEYS,
         buckets::KEYS,
         slow::KEYS,
+        slow::SPAN_KEYS,
         owner::KEYS,
         library::COST,
     ]
@@ -108,5 +109,6 @@ pub fn limits() -> Vec<(&'static str, String)> {
         ),
         ("`slow.buffer`", format!("{} to {}", bytes(slow::MIN_BUFFER_BYTES), bytes(slow::MAX_BUFFER_BYTES))),
         ("`buckets.classic` bounds", at_most(buckets::MAX_CLASSIC)),
+        ("names of `let`", at_most(check::MAX_LETS)),
     ]
 }

@@ -393,7 +393,7 @@ pub(crate) const OTLP: [Key; 15] = [
     QUEUE_BYTES,
     RESOURCE,
     Key::new("logs", Type::Bool, "false", "true").about("Slow events are sent as logs."),
-    Key::new("traces", Type::Bool, "false", "true").about("Captures are sent as spans."),
+    Key::new("traces", Type::Bool, "false", "true").about("Captures, and slow events with `span`, are sent as spans."),
 ];
 
 pub(crate) const REMOTE_WRITE: [Key; 10] = [

@@ -47,6 +47,27 @@ pub enum ExprKind {
     Arm(Option<Box<Expr>>, Box<Expr>),
 }
 
+impl ExprKind {
+    /// The nodes right below.
+    pub fn children(&mut self) -> Vec<&mut Expr> {
+        match self {
+            ExprKind::Int(_)
+            | ExprKind::Duration(_)
+            | ExprKind::Size(_)
+            | ExprKind::Bool(_)
+            | ExprKind::Str(_)
+            | ExprKind::Name(_)
+            | ExprKind::TypeName(..) => Vec::new(),
+            ExprKind::Field(base, _) | ExprKind::Unary(_, base) => vec![base],
+            ExprKind::Index(a, b) | ExprKind::Binary(_, a, b) => vec![a, b],
+            ExprKind::Cond(a, b, c) => vec![a, b, c],
+            ExprKind::Call(_, args) => args.iter_mut().collect(),
+            ExprKind::In(value, set, _) => std::iter::once(&mut **value).chain(set).collect(),
+            ExprKind::Arm(value, then) => value.iter_mut().map(|value| &mut **value).chain([&mut **then]).collect(),
+        }
+    }
+}
+
 /// A name with its own place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ident {

@@ -7,7 +7,7 @@
 //! (`index = shard * slots + slot`), so that the agent can map it into its memory and read it without system calls.
 
 use crate::buckets::Scheme;
-pub use crate::program::{Aggregate, StackSpec, Unwind};
+pub use crate::program::{Aggregate, SpanField, StackSpec, Unwind};
 use crate::typed::{Decoder, Selector, Ty};
 use crate::unwind::UNWOUND;
 use std::collections::BTreeMap;
@@ -120,6 +120,8 @@ pub struct EventMap {
     pub buffer_bytes: u32,
     /// The fields; [`KeyField::names`] has one name.
     pub fields: Vec<KeyField>,
+    /// Which part of a span of OpenTelemetry each of the last fields is; empty where a record is no span.
+    pub otlp_span: Vec<SpanField>,
 }
 
 /// Call stacks by id. Who keeps ids elsewhere than in keys of tables and in [`SpanMap`] must resolve them soon: the agent

@@ -124,15 +124,18 @@ fn check_limits(artifact: &Artifact, program: &Program) -> Option<Diagnostic> {
 /// The front half alone: parses and checks. All mistakes are found in one run, warnings beside them; they come in the order
 /// of their places.
 pub fn check(program: &Program, target: &Target) -> Result<typed::Probe, Vec<Diagnostic>> {
-    let (exprs, mut diagnostics) = lang::parse_program(program);
+    let (mut exprs, mut diagnostics) = lang::parse_program(program);
+    let uses = lang::expand(program, &mut exprs, &mut diagnostics);
     match check::check(program, &exprs, &seen_by(program, target)) {
         Ok(mut probe) if diagnostics.is_empty() => {
+            lang::explain(program, &uses, &mut probe.warnings);
             in_order(&mut probe.warnings);
             return Ok(probe);
         }
         Ok(probe) => diagnostics.extend(probe.warnings),
         Err(more) => diagnostics.extend(more),
     }
+    lang::explain(program, &uses, &mut diagnostics);
     in_order(&mut diagnostics);
     Err(diagnostics)
 }

@@ -14,6 +14,8 @@ pub struct Program {
     pub name: SpannedStr,
     /// What runs it.
     pub engine: Engine,
+    /// `let:` names and the expressions that they stand for, each in those behind it and in all others.
+    pub lets: Vec<(SpannedStr, SpannedStr)>,
     /// Where it runs.
     pub shape: Shape,
     /// `where`: events (for a span: ends) for which this is false are ignored.
@@ -38,7 +40,8 @@ impl Program {
 
     /// Every expression, each a text of its own.
     pub fn expressions(&self) -> Vec<&SpannedStr> {
-        let mut texts: Vec<&SpannedStr> = self.filters().chain(self.owner.texts()).collect();
+        let mut texts: Vec<&SpannedStr> = self.lets.iter().map(|(_, value)| value).collect();
+        texts.extend(self.filters().chain(self.owner.texts()));
         match &self.shape {
             Shape::Span(span) => {
                 texts.extend(span.by.iter().chain(&span.by_end));
@@ -61,7 +64,7 @@ impl Program {
         }
         if let Some(slow) = &self.slow {
             texts.push(&slow.when);
-            texts.extend(slow.fields.iter().map(|(_, value)| value));
+            texts.extend(slow.values());
         }
         texts
     }
@@ -69,6 +72,7 @@ impl Program {
     /// Every text: expressions, names and hooks.
     pub fn texts(&self) -> Vec<&SpannedStr> {
         let mut texts = vec![&self.name];
+        texts.extend(self.lets.iter().map(|(name, _)| name));
         let written = self.written_hooks();
         texts.extend(written.iter().flat_map(|hook| hook.texts()));
         texts.extend(self.expressions());
@@ -103,6 +107,7 @@ impl Program {
             pairs.iter_mut().for_each(|(name, value)| [name, value].into_iter().for_each(&mut *visit));
         }
         visit(&mut self.name);
+        pairs(&mut self.lets, visit);
         match &mut self.shape {
             Shape::At(hooks) => hooks.iter_mut().for_each(|hook| hook.for_each_text(visit)),
             Shape::Span(span) => {
@@ -133,6 +138,7 @@ impl Program {
         if let Some(slow) = &mut self.slow {
             visit(&mut slow.when);
             pairs(&mut slow.fields, visit);
+            slow.otlp_span.iter_mut().for_each(|(_, value)| visit(value));
         }
     }
 
@@ -211,10 +217,47 @@ pub struct Slow {
     pub when: SpannedStr,
     /// Names and their values, in the user's order; a value's outermost call may be a decoder.
     pub fields: Vec<(SpannedStr, SpannedStr)>,
+    /// What a record has besides, where it is a span of OpenTelemetry as well; empty where it is none.
+    pub otlp_span: Vec<(SpanField, SpannedStr)>,
     /// Most records a second on each CPU; what comes after is counted as lost.
     pub max_per_second: u32,
     /// Bytes of the ring buffer, or of each CPU's perf buffer; without it, room for two seconds up to 1 MiB.
     pub buffer_bytes: Option<u32>,
+}
+
+impl Slow {
+    /// All that a record reads.
+    pub fn values(&self) -> impl Iterator<Item = &SpannedStr> {
+        self.fields.iter().map(|(_, value)| value).chain(self.otlp_span.iter().map(|(_, value)| value))
+    }
+}
+
+/// What a record says of itself as a span of OpenTelemetry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SpanField {
+    /// From its start to the event, in nanoseconds.
+    Duration,
+    /// The trace's id: its high 64 bits.
+    TraceHigh,
+    /// Its low 64 bits, or the whole of it as text.
+    Trace,
+    /// The id of the span that it is a part of.
+    Parent,
+    Id,
+    Name,
+}
+
+impl SpanField {
+    /// As a probe's file spells it.
+    pub fn key(self) -> &'static str {
+        match self {
+            SpanField::Duration => "duration",
+            SpanField::TraceHigh | SpanField::Trace => "trace_id",
+            SpanField::Parent => "parent_id",
+            SpanField::Id => "id",
+            SpanField::Name => "name",
+        }
+    }
 }
 
 /// Where a probe runs and how many events make one measurement.

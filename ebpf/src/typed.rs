@@ -11,7 +11,7 @@ pub use operators::{Arith, Bitfield, Cmp, Unary};
 
 // What the compiler's input says of hooks stands in its output as it is: rooms that know only the output find it here.
 pub use crate::hook::{Attach, Binary, Every, PerfEvent, Sampling};
-pub use crate::program::StackSpec;
+pub use crate::program::{SpanField, StackSpec};
 
 /// A checked probe.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,8 +48,9 @@ pub struct Choice {
 pub struct Slow {
     /// Place of `slow.when`.
     pub place: Place,
-    /// Field names, types and decoders, in the user's order.
+    /// Field names, types and decoders, in the user's order; those of [`Slow::otlp_span`] last.
     pub fields: Vec<Label>,
+    pub otlp_span: Vec<SpanField>,
     /// Most records a second on each CPU.
     pub max_per_second: u32,
     /// See [`crate::program::Slow::buffer_bytes`].

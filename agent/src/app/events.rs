@@ -20,6 +20,7 @@ use crate::metrics::events::exemplars;
 use crate::metrics::events::id::Ids;
 use crate::metrics::events::line::{Event, wall_time};
 use crate::metrics::events::record::{Field, Record};
+use crate::metrics::events::span;
 use crate::metrics::events::tail::Tail;
 use crate::metrics::labels::Names;
 use crate::metrics::profiles::processes::Processes;
@@ -213,12 +214,13 @@ impl Out {
         if unread.records.is_empty() {
             return;
         }
-        let EventBuffer { records, stacks, names, linked, .. } = unread;
+        let EventBuffer { records, stacks, names, linked, otlp_span, .. } = unread;
         let mut stacks = self.named(&records, stacks).into_iter();
         let (now_ns, now) = (monotonic_ns(), SystemTime::now());
         let count = records.len();
         let mut last = None;
-        for record in records {
+        for mut record in records {
+            let of_span = record.fields.split_off(record.fields.len().saturating_sub(otlp_span.len()));
             let (id, at) = (self.ids.give(), wall_time(record.at_ns, now_ns, now));
             let observed = exemplars::observed(&linked, &record.fields);
             let values = record.fields.into_iter().map(|field| match field {
@@ -229,7 +231,11 @@ impl Out {
             let event = Event { id, at, probe: probe.clone(), pid: record.pid, tid: record.tid, fields };
             let line = event.line();
             let pushed_out = self.tail.add(probe, &line);
-            let sent = self.app.exports.event(&event, &line, now);
+            let mut sent = self.app.exports.event(&event, &line, now);
+            if !of_span.is_empty() {
+                let fields: Vec<_> = otlp_span.iter().copied().zip(of_span).collect();
+                sent |= self.app.exports.span(|| span::span(&event, self.ids.trace_high(), &fields));
+            }
             if pushed_out && !sent && matches!(self.sink, Sink::None) {
                 tracing::warn!(
                     probe = &**probe,

@@ -88,6 +88,13 @@ impl Exports {
         !queues.logs.is_empty()
     }
 
+    /// Queues a span. Returns whether an exporter takes spans.
+    pub fn span(&self, make: impl Fn() -> spans::Span) -> bool {
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        queues.traces.iter().for_each(|queue| queue.push(make()));
+        !queues.traces.is_empty()
+    }
+
     /// Queues the spans of a capture that has ended, whose files are in `folder`.
     pub fn captured(&self, capture: &Capture, folder: &Path, times: (SystemTime, SystemTime)) {
         let queues = self.queues().traces;

@@ -47,6 +47,7 @@ pub(crate) const PROBE: Keys = Keys {
         "replaces",
         "cost",
         "enabled",
+        "let",
         "at",
         "span",
         "state",
@@ -68,6 +69,8 @@ pub(crate) const BY: Keys = Keys { of: "`by`", known: &["start", "end"], later: 
 pub(crate) const WHERE: Keys = Keys { of: "`where`", known: &["start", "end"], later: &[] };
 pub(crate) const POLL: Keys = Keys { of: "`poll`", known: &["source", "every"], later: &[] };
 const SHAPES: [&str; 4] = ["at", "span", "steps", "poll"];
+
+pub(crate) const MAX_LETS: usize = 16;
 
 pub(crate) const DEFAULT_MAP_BYTES: u64 = 16 << 20;
 /// One page: the smallest map there is.
@@ -149,6 +152,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     let cost = fields.entry("cost").and_then(|entry| library::cost(entry, report));
     let summary = summary.map(|summary| one_line(&summary.value)).unwrap_or_default();
     let metrics = fields.get("metrics").map(|node| metric::metrics(node, &summary, report)).unwrap_or_default();
+    let lets = fields.get("let").map(|node| lets(node, report)).unwrap_or_default();
     let shape = shape(&fields, &metrics, report);
     let filter = fields.get("where").and_then(|node| expression(node, report));
     let owner = fields.entry("owner").map_or(Some(Owner::Current), |e| owner::owner(e, shape.as_ref(), report));
@@ -168,6 +172,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     let program = Program {
         name: name.unwrap_or(unnamed),
         engine: if engine == Engine::Ftrace { program::Engine::Ftrace } else { program::Engine::Bpf },
+        lets,
         shape: shape?,
         filter,
         extra_filter: None,
@@ -349,6 +354,15 @@ fn expressions(
         }
         report.accept(&key.at, &key.value, check_name(&key.value));
         pairs.extend(expression(value, report).map(|expression| (key.clone(), expression)));
+    }
+    pairs
+}
+
+/// `let:` names for expressions.
+fn lets(node: &Node, report: &mut Report) -> Vec<(SpannedStr, SpannedStr)> {
+    let pairs = expressions(node, "`let`", report, names::let_name);
+    if let Some((name, _)) = pairs.get(MAX_LETS) {
+        report.push(Diagnostic::error(&name.at, format!("`let` has at most {MAX_LETS} names")));
     }
     pairs
 }

@@ -35,7 +35,7 @@ pub struct Exporter {
     pub resource: Vec<(String, String)>,
     /// `logs:` whether slow events are sent as OTLP logs, default false.
     pub logs: bool,
-    /// `traces:` whether captures are sent as OTLP spans, default false.
+    /// `traces:` whether captures, and slow events with `span`, are sent as OTLP spans, default false.
     pub traces: bool,
 }
 

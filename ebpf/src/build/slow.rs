@@ -47,7 +47,8 @@ pub(super) fn plan(probe: &Probe, target: &Target, layout: &mut Layout) -> Optio
     let cpus = layout.cpus;
     let map = add_map(layout, "ks_events".into(), kind, key, value, entries);
     let limit = add_map(layout, "ks_limit".into(), MapKind::Array { mmap: false }, 4, LIMIT_BYTES, cpus);
-    Some(EventMap { map, limit, bytes, buffer_bytes, fields: fields.collect() })
+    let (fields, otlp_span) = (fields.collect(), slow.otlp_span.clone());
+    Some(EventMap { map, limit, bytes, buffer_bytes, fields, otlp_span })
 }
 
 /// As many bytes as the user says, or room for what the senders of a buffer may send in two seconds: a reader that is late by less

@@ -3,6 +3,7 @@
 use super::access::{Memory, convert, is_byte_array, resolve};
 use super::expr::{Env, Value, constant_bool};
 use super::label::DECODERS;
+use super::packet::Header;
 use super::report::{Checked, Report, Reported, unknown};
 use super::scope::Role;
 use crate::ast::{self, ExprKind, Ident, TypeKind};
@@ -24,7 +25,7 @@ const CONVERSIONS: [(&str, u8, bool); 8] = [
 ];
 
 /// The other functions: name and how they are written.
-const FUNCTIONS: [(&str, usize, &str); 17] = [
+const FUNCTIONS: [(&str, usize, &str); 21] = [
     ("ntohs", 1, "ntohs(x)"),
     ("ntohl", 1, "ntohl(x)"),
     ("min", 2, "min(a, b)"),
@@ -39,6 +40,10 @@ const FUNCTIONS: [(&str, usize, &str); 17] = [
     ("fd_sock", 1, "fd_sock(fd)"),
     ("cgroup_of", 1, "cgroup_of(x)"),
     ("socket_cookie", 1, "socket_cookie(sk)"),
+    ("ip_header", 1, "ip_header(skb)"),
+    ("ipv6_header", 1, "ipv6_header(skb)"),
+    ("tcp_header", 1, "tcp_header(skb)"),
+    ("udp_header", 1, "udp_header(skb)"),
     ("str", 2, "str(pointer, length)"),
     ("starts_with", 2, "starts_with(text, \"x\")"),
     ("glob", 2, "glob(text, \"x*\")"),
@@ -182,7 +187,10 @@ impl Env<'_> {
             "cgroup_of" => self.cgroup_id(&args[0]).map(Value::Typed),
             "socket_cookie" => self.socket_cookie(&args[0]).map(Value::Typed),
             "str" => self.str(args, span),
-            _ => self.text_function(name, args, span),
+            _ => match Header::of(name) {
+                Some(header) => self.header(header, &args[0], span),
+                None => self.text_function(name, args, span),
+            },
         }
     }
 
@@ -296,7 +304,11 @@ impl Env<'_> {
     /// `cast(struct T, x)`: a pointer as a pointer to T, an embedded struct or array as its address.
     fn cast(&mut self, ty: &ast::Expr, arg: &ast::Expr, span: Span) -> Checked<Value> {
         let (to, value) = (self.named_type(ty), self.value(arg));
-        let (to, value) = (to?, value?);
+        self.cast_to(to?, value?, arg.span, span)
+    }
+
+    /// `from` is where the value stands.
+    pub(super) fn cast_to(&mut self, to: u32, value: Value, from: Span, span: Span) -> Checked<Value> {
         let btf = self.btf(span)?;
         let place = self.place(span);
         if let Value::Memory(memory) = &value {
@@ -313,7 +325,7 @@ impl Env<'_> {
         }
         let expr = super::user::as_pointer(&self.scope.args, self.typed(value)?);
         let pointer = match expr.ty {
-            Ty::Ptr { to: from, .. } if from == to => expr,
+            Ty::Ptr { to: known, .. } if known == to => expr,
             Ty::Ptr { trust, .. } => {
                 let trust = if trust == Trust::User { trust } else { Trust::Probe };
                 Expr { ty: Ty::Ptr { to, trust }, ..super::access::retrust(expr, trust) }
@@ -326,8 +338,8 @@ impl Env<'_> {
                 place,
             },
             other => {
-                let message = format!("`{}` is {} and no pointer", self.quote(arg.span), self.describe(other));
-                return Err(self.fail(arg.span, message));
+                let message = format!("`{}` is {} and no pointer", self.quote(from), self.describe(other));
+                return Err(self.fail(from, message));
             }
         };
         Ok(Value::Typed(Expr { place, ..pointer }))

@@ -201,7 +201,7 @@ fn asked(ast: &ast::Expr) -> Option<(&str, Option<&ast::Expr>)> {
 impl Env<'_> {
     /// One look-up for all terms about one cgroup, in the order of the first of each.
     fn selected(&mut self, terms: &[Term]) -> Checked<Vec<Expr>> {
-        let mut found: Vec<(Option<&str>, Expr, Selector)> = Vec::new();
+        let mut found: Vec<(Expr, Selector)> = Vec::new();
         let mut outcome = Ok(());
         for term in terms {
             let wanted = self.compared_with(term);
@@ -210,15 +210,14 @@ impl Env<'_> {
                 outcome = Err(Reported);
                 continue;
             };
-            let term_of = term.of.map(|of| self.quote(of.span));
             let term = SelectorTerm { name, wanted, negated: term.negated };
-            match found.iter_mut().find(|(of, ..)| *of == term_of) {
-                Some((.., selector)) => selector.terms.push(term),
-                None => found.push((term_of, id, Selector { terms: vec![term] })),
+            match found.iter_mut().find(|(known, _)| *known == id) {
+                Some((_, selector)) => selector.terms.push(term),
+                None => found.push((id, Selector { terms: vec![term] })),
             }
         }
         outcome?;
-        let expr = |(_, id, mut selector): (_, Expr, Selector)| {
+        let expr = |(id, mut selector): (Expr, Selector)| {
             selector.terms.sort();
             selector.terms.dedup();
             let place = id.place;

@@ -55,7 +55,7 @@ impl Reads<'_> {
             self.at(hooks, &conditions, metric.value.iter().chain(metric.labels.iter().map(|label| &label.value)));
         }
         if let Some(slow) = &program.slow {
-            self.at(hooks, conditions, std::iter::once(&slow.when).chain(slow.fields.iter().map(|(_, value)| value)));
+            self.at(hooks, conditions, std::iter::once(&slow.when).chain(slow.values()));
         }
     }
 

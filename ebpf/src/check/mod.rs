@@ -14,7 +14,7 @@
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `records` | what of it can an ftrace session not know? |
 //! | `scope` | what does a name mean at this site? |
-//! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
+//! | `expr`, `ops`, `call`, `descriptor`, `packet`, `strings` | what is the type of this expression? |
 //! | `access`, `members` | which bytes does this member, element or cast mean? |
 //! | `cgroup` | whose event is it? |
 //! | `never` | which conditions can this kernel never meet? |
@@ -40,6 +40,7 @@ mod metric;
 mod never;
 mod objects;
 mod ops;
+mod packet;
 mod print;
 mod prototype;
 mod records;
@@ -64,7 +65,7 @@ use crate::diag::{Diagnostic, Place, did_you_mean};
 use crate::kernel_target::Target;
 use crate::program::{Program, Shape};
 use crate::source::SpannedStr;
-use crate::typed;
+use crate::typed::{self, CgroupName};
 use hooks::Point;
 use metric::Columns;
 use never::Never;
@@ -106,7 +107,9 @@ pub fn limits() -> Vec<(&'static str, u64)> {
 /// Every name of the language: built-in values, constants, functions and decoders.
 pub fn words() -> Vec<&'static str> {
     let decoders = label::DECODERS.into_iter();
-    scope::BUILTINS.into_iter().chain(scope::constants()).chain(call::names()).chain(decoders).collect()
+    let cgroups = CgroupName::ALL.into_iter().map(CgroupName::name);
+    let others = ["kstack", "ustack", "false"].into_iter().chain(cgroups);
+    scope::BUILTINS.into_iter().chain(scope::constants()).chain(call::names()).chain(decoders).chain(others).collect()
 }
 
 /// What every step of checking reads.

@@ -125,8 +125,10 @@ fn body(
 fn slow(out: &mut String, measure: &Option<SlowMeasure>, probe: &Probe, btf: Option<&Btf>) {
     let (Some(slow), Some(measure)) = (&probe.slow, measure) else { return };
     out.push_str(&format!("  slow when {}, {} a second\n", print_expr(&measure.when, btf), slow.max_per_second));
-    for (field, expr) in slow.fields.iter().zip(&measure.fields) {
-        out.push_str(&format!("    {}: {} = {}\n", field.name, decoder(&field.decoder), print_expr(expr, btf)));
+    let shown = slow.fields.len() - slow.otlp_span.len();
+    for (i, (field, expr)) in slow.fields.iter().zip(&measure.fields).enumerate() {
+        let of = if i < shown { "" } else { "span " };
+        out.push_str(&format!("    {of}{}: {} = {}\n", field.name, decoder(&field.decoder), print_expr(expr, btf)));
     }
 }
 

@@ -447,7 +447,8 @@ impl Env<'_> {
             false => Vec::new(),
         };
         let constants = ADDRESS_FAMILIES.iter().map(|(n, _)| *n).chain(self.similar_constants(name));
-        let near = did_you_mean(name, BUILTINS.into_iter().chain(calls.iter().map(String::as_str)))
+        let lets = self.scope.hook.iter().flat_map(|(program, _)| &program.lets).map(|(known, _)| known.value.as_str());
+        let near = did_you_mean(name, BUILTINS.into_iter().chain(calls.iter().map(String::as_str)).chain(lets))
             // Constants of one family are much alike: what differs by more than a slip is another one.
             .or_else(|| slip(name, constants))
             .map(|near| format!("did you mean `{near}`?"));

@@ -8,7 +8,7 @@ use super::scope::{Role, Scope};
 use super::{Input, MAX_FIELDS};
 use crate::ast::{self, ExprKind};
 use crate::diag::{Diagnostic, Place};
-use crate::program::{Program, Slow};
+use crate::program::{Program, Slow, SpanField};
 use crate::source::SpannedStr;
 use crate::typed::{self, Decoder, Expr, Kind, Label, SlowMeasure, Ty};
 
@@ -33,7 +33,8 @@ impl Column {
             return None;
         };
         let (max_per_second, buffer_bytes) = (slow.max_per_second, slow.buffer_bytes);
-        Some(typed::Slow { place: whole(&slow.when), fields, max_per_second, buffer_bytes })
+        let otlp_span = slow.otlp_span.iter().map(|(field, _)| *field).collect();
+        Some(typed::Slow { place: whole(&slow.when), fields, otlp_span, max_per_second, buffer_bytes })
     }
 }
 
@@ -74,15 +75,23 @@ fn condition(input: Input, scope: &Scope, text: &SpannedStr, report: &mut Report
 }
 
 fn fields(input: Input, scope: &Scope, slow: &Slow, column: &mut Column, report: &mut Report) -> Checked<Vec<Expr>> {
-    let read = |(_, text): &(SpannedStr, SpannedStr)| {
+    let shown = slow.fields.iter().map(|(name, text)| (name.value.as_str(), text, None));
+    let of_span = slow.otlp_span.iter().map(|(field, text)| (field.key(), text, Some(*field)));
+    let all: Vec<_> = shown.chain(of_span).collect();
+    let read = |(_, text, span): &(&str, &SpannedStr, Option<SpanField>)| {
         let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
-        Env { target: input.target, scope, text, report }.field(ast)
+        let mut env = Env { target: input.target, scope, text, report };
+        let value = env.field(ast)?;
+        match span {
+            Some(field) => env.span_value(*field, value, ast),
+            None => Ok(value),
+        }
     };
-    let read: Vec<_> = slow.fields.iter().map(read).collect();
+    let read: Vec<_> = all.iter().map(read).collect();
     let read = read.into_iter().collect::<Checked<Vec<_>>>()?;
     let (mut labels, mut exprs) = (Vec::new(), Vec::new());
-    for ((name, _), LabelValue { expr, decoder, .. }) in slow.fields.iter().zip(read) {
-        labels.push(Label { name: name.value.clone(), ty: expr.ty, decoder, domain: None });
+    for ((name, ..), LabelValue { expr, decoder, .. }) in all.iter().zip(read) {
+        labels.push(Label { name: (*name).to_owned(), ty: expr.ty, decoder, domain: None });
         exprs.push(expr);
     }
     let Some(before) = &column.fields else {
@@ -91,10 +100,10 @@ fn fields(input: Input, scope: &Scope, slow: &Slow, column: &mut Column, report:
     };
     let Some(differ) = before.iter().zip(&labels).position(|(a, b)| a != b) else { return Ok(exprs) };
     let (a, b) = (describe(input.target, before[differ].ty), describe(input.target, labels[differ].ty));
-    let (name, value) = &slow.fields[differ];
+    let (name, value, _) = all[differ];
     let message = match a == b {
-        true => format!("field `{}` is shown in different ways at two hooks", name.value),
-        false => format!("field `{}` is {a} at one hook and {b} at another", name.value),
+        true => format!("field `{name}` is shown in different ways at two hooks"),
+        false => format!("field `{name}` is {a} at one hook and {b} at another"),
     };
     Err(report.add(Diagnostic::user(whole(value), message).hint("convert it to one type")))
 }
@@ -116,5 +125,29 @@ impl Env<'_> {
             _ => decoder,
         };
         Ok(LabelValue { expr: super::label::stored(expr), decoder, domain: None })
+    }
+
+    /// What a span of OpenTelemetry needs: a time, an id, or something to show as a name.
+    fn span_value(&mut self, field: SpanField, value: LabelValue, ast: &ast::Expr) -> Checked<LabelValue> {
+        let (fits, wanted, hint) = match field {
+            SpanField::Duration => (
+                matches!(value.decoder, Decoder::Duration),
+                "a duration",
+                "`elapsed` is one, and a number of nanoseconds times `1ns`",
+            ),
+            SpanField::Name => {
+                let is_stack = matches!(value.decoder, Decoder::KernelStack | Decoder::UserStack);
+                (!is_stack, "a name", "a stack is a field of `slow` by itself")
+            }
+            SpanField::TraceHigh | SpanField::Trace | SpanField::Parent | SpanField::Id => (
+                matches!(value.decoder, Decoder::Unsigned | Decoder::Signed | Decoder::Address | Decoder::Str),
+                "an id",
+                "an id is a number, or text of hexadecimal digits",
+            ),
+        };
+        match fits {
+            true => Ok(value),
+            false => Err(self.fail_hint(ast.span, format!("`{}` of `span` wants {wanted}", field.key()), hint)),
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! The expression language: text to AST and back. Nothing here knows types, kernels or probes' meaning.
 
+mod lets;
 mod lex;
 mod parse;
 mod print;
 
-pub use parse::{MAX_BYTES, MAX_DEPTH, SyntaxError, parse};
+pub use lets::{Use, expand, explain};
+pub use parse::{KEYWORDS, MAX_BYTES, MAX_DEPTH, SyntaxError, parse};
 pub use print::print;
 
 use crate::ast::Exprs;

@@ -9,6 +9,8 @@ use crate::diag::Span;
 
 /// Nodes on the longest path of a tree.
 pub const MAX_DEPTH: u32 = 64;
+/// Words that no name is.
+pub const KEYWORDS: [&str; 8] = ["in", "not", "and", "or", "struct", "union", "enum", "_"];
 /// A printed tree of full depth has at most one pair of brackets per node, so what prints also parses.
 const MAX_NESTING: u32 = 2 * MAX_DEPTH + 8;
 /// Bytes of one expression.

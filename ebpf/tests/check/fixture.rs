@@ -137,7 +137,21 @@ fn btf() -> Btf {
     let (common, sock, inet_request) = sockets(&mut b, &i);
     let cb = b.array(i.char, 48, i.u32);
     let sock_ptr = b.ptr(sock);
-    let skb = b.structure("sk_buff", 128, &[("sk", sock_ptr, 0, 0), ("cb", cb, 320, 0), ("len", i.u32, 704, 0)]);
+    let bytes = b.ptr(i.char);
+    let skb = b.structure(
+        "sk_buff",
+        128,
+        &[
+            ("sk", sock_ptr, 0, 0),
+            ("cb", cb, 320, 0),
+            ("len", i.u32, 704, 0),
+            ("transport_header", i.u16, 736, 0),
+            ("network_header", i.u16, 752, 0),
+            ("head", bytes, 768, 0),
+        ],
+    );
+    b.structure("iphdr", 20, &[("daddr", i.u32, 128, 0)]);
+    b.structure("tcphdr", 20, &[("source", i.u16, 0, 0), ("dest", i.u16, 16, 0)]);
     b.structure("tcp_skb_cb", 48, &[("seq", i.u32, 0, 0), ("tcp_gso_segs", i.u16, 32, 0), ("owner", sock_ptr, 64, 0)]);
     b.structure("tcp_sock", 256, &[("sk", sock, 0, 0), ("rtt_us", i.u32, 1536, 0)]);
     let ns = b.structure("ns_common", 16, &[("inum", i.u32, 64, 0)]);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! at: rawtracepoint:tcp_event            one hook or several, split by `;` (also `start:`, `end:`); `A or B` is first_of
+//! let sk: args.sk                        a name for an expression
 //! by: cpu                                one part of the key a line (also `by.end:`)
 //! save fd: args.fd
 //! start.where: true                      (also `end.where:`)
@@ -25,6 +26,7 @@
 //! slow: elapsed > 1s                     begins `slow:`
 //! slow.most: 10                          records a second, 1 when there is none
 //! show fd: start.fd
+//! span duration: elapsed                 what makes a record a span of OpenTelemetry
 //! engine: ftrace
 //! high: yes                              allow_high_cardinality for labels that follow
 //! ```
@@ -152,6 +154,16 @@ fn slow(program: &mut Program) -> &mut Slow {
     program.slow.as_mut().expect("`slow` before its keys")
 }
 
+fn span_field(name: &str) -> SpanField {
+    use SpanField::*;
+    let all = [Duration, TraceHigh, Trace, Parent, Id, Name];
+    match name {
+        "trace_id.high" => TraceHigh,
+        // Two have this name: the low half is found last.
+        _ => all.into_iter().rfind(|field| field.key() == name).unwrap_or_else(|| panic!("no field `{name}`")),
+    }
+}
+
 /// The program and all its texts by id.
 pub fn read(case: &str) -> (Program, Vec<SpannedStr>) {
     let file = Arc::new(SourceFile { name: "test.yaml".into(), text: String::new() });
@@ -162,6 +174,7 @@ pub fn read(case: &str) -> (Program, Vec<SpannedStr>) {
         shape: Shape::At(Vec::new()),
         filter: None,
         extra_filter: None,
+        lets: Vec::new(),
         owner: Owner::Current,
         metrics: Vec::new(),
         slow: None,
@@ -228,13 +241,20 @@ pub fn read(case: &str) -> (Program, Vec<SpannedStr>) {
             "target" => {}
             "slow" => {
                 let when = r.text(value);
-                program.slow = Some(Slow { when, fields: Vec::new(), max_per_second: 1, buffer_bytes: None });
+                let (fields, otlp_span) = (Vec::new(), Vec::new());
+                program.slow = Some(Slow { when, fields, otlp_span, max_per_second: 1, buffer_bytes: None });
             }
             "slow.most" => slow(&mut program).max_per_second = value.parse().expect("a number"),
             _ => {
                 let (what, name) = key.split_once(' ').unwrap_or_else(|| panic!("unknown key `{key}`"));
+                if what == "span" {
+                    let text = r.text(value);
+                    slow(&mut program).otlp_span.push((span_field(name), text));
+                    continue;
+                }
                 let pair = (r.text(name), r.text(value));
                 match what {
+                    "let" => program.lets.push(pair),
                     "save" => span.save.push(pair),
                     "show" => slow(&mut program).fields.push(pair),
                     "field" => steps.fields.push(pair),

@@ -195,6 +195,7 @@ fn program(lines: &[(&str, &str)]) -> Program {
         shape,
         filter: None,
         extra_filter: None,
+        lets: Vec::new(),
         owner: Default::default(),
         metrics: vec![metric],
         slow: None,

@@ -119,7 +119,11 @@ fn named(probe: &Probe, names: &[&str]) -> Vec<String> {
     let fields = probe.program.slow.iter().flat_map(|slow| &slow.fields).map(|(name, value)| (name, value));
     let mut found: Vec<String> = Vec::new();
     for (name, value) in labels.chain(fields) {
-        let text = undecoded(value.value.trim());
+        // A name stands for an expression of names before it.
+        let written = probe.program.lets.iter().rev().fold(value.value.trim(), |text, (name, expression)| {
+            if name.value == text { expression.value.trim() } else { text }
+        });
+        let text = undecoded(written);
         if names.contains(&name.value.as_str()) && !found.contains(&text) {
             found.push(text);
         }

@@ -7,13 +7,20 @@ use std::hash::{BuildHasher, RandomState};
 pub struct Ids {
     run: u32,
     next: u32,
+    trace_high: u64,
 }
 
 impl Ids {
     /// Names of another run.
     pub fn new() -> Ids {
         // Its keys are random; that of each run is another.
-        Ids { run: RandomState::new().hash_one(0u8) as u32, next: 0 }
+        let chance = RandomState::new();
+        Ids { run: chance.hash_one(0u8) as u32, next: 0, trace_high: chance.hash_one(1u8) }
+    }
+
+    /// High half of the ids of traces that are a single event.
+    pub fn trace_high(&self) -> u64 {
+        self.trace_high
     }
 
     /// The next name.

@@ -6,8 +6,13 @@ use kstrobe_export::otlp::{Attributes, Value};
 use serde_json::Value as Json;
 use std::time::SystemTime;
 
-/// The record of an event that was read at this moment. What the user named keeps its name.
+/// The record of an event that was read at this moment.
 pub fn record(event: &Event, line: &str, read: SystemTime) -> Record {
+    Record { at: event.at, read, attributes: attributes(event), line: line.to_owned() }
+}
+
+/// Attributes of an event. A field keeps the name that the user gave it.
+pub fn attributes(event: &Event) -> Attributes {
     let mut attributes: Attributes = vec![
         ("kstrobe.event.id".into(), Value::Text(event.id.clone())),
         ("kstrobe.probe".into(), Value::Text(event.probe.to_string())),
@@ -15,7 +20,7 @@ pub fn record(event: &Event, line: &str, read: SystemTime) -> Record {
         ("thread.id".into(), Value::Whole(event.tid.into())),
     ];
     attributes.extend(event.fields.iter().map(|(name, field)| (name.clone(), value(field))));
-    Record { at: event.at, read, attributes, line: line.to_owned() }
+    attributes
 }
 
 fn value(field: &Json) -> Value {

@@ -77,7 +77,7 @@ mod tests {
             decoder: decoder.clone(),
         };
         let fields = fields.iter().map(field).collect();
-        EventMap { map: MapId(0), limit: MapId(1), bytes, buffer_bytes: 4096, fields }
+        EventMap { map: MapId(0), limit: MapId(1), bytes, buffer_bytes: 4096, fields, otlp_span: Vec::new() }
     }
 
     #[test]

@@ -18,8 +18,13 @@ fn probe(most: u32) -> Probe {
         when: node(long, Ty::Bool),
         fields: vec![arg(0), bits, node(Kind::Comm, Ty::Str(16)), node(Kind::Elapsed, Ty::U64)],
     });
-    probe.slow =
-        Some(Slow { place: Place::default(), fields: fields.to_vec(), max_per_second: most, buffer_bytes: None });
+    probe.slow = Some(Slow {
+        place: Place::default(),
+        fields: fields.to_vec(),
+        otlp_span: Vec::new(),
+        max_per_second: most,
+        buffer_bytes: None,
+    });
     probe
 }
 

@@ -10,6 +10,9 @@ const NETNS: [&str; 3] = ["nsproxy", "net_ns", "ns"];
 const CGROUP: [&str; 4] = ["cgroups", "dfl_cgrp", "cgroup", "kn"];
 /// Members on the way from a socket to its cookie.
 const COOKIE: [&str; 3] = ["__sk_common", "skc_cookie", "counter"];
+/// A packet and its headers, and the members that say where they begin.
+const HEADERS: [&str; 5] = ["sk_buff", "iphdr", "ipv6hdr", "tcphdr", "udphdr"];
+const PACKET_MEMBERS: [&str; 3] = ["head", "network_header", "transport_header"];
 /// Structures behind a descriptor, as `fd_file` and `fd_sock` walk them.
 const DESCRIPTOR: [&str; 5] = ["files_struct", "fdtable", "file", "inode", "socket"];
 /// What decides whether user stacks are walked by tables, and what such a walk begins with.
@@ -95,6 +98,10 @@ impl Finder<'_> {
                 "socket_cookie" => {
                     self.root("sock");
                     self.words.extend(COOKIE.map(str::to_owned));
+                }
+                "ip_header" | "ipv6_header" | "tcp_header" | "udp_header" => {
+                    HEADERS.into_iter().for_each(|name| self.root(name));
+                    self.words.extend(PACKET_MEMBERS.map(str::to_owned));
                 }
                 "cgroup_of" | "namespace" | "pod" | "container" | "workload" | "unit" | "cgroup_path" => {
                     self.root("task_struct");
