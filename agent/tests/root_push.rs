@@ -5,7 +5,7 @@ mod support;
 
 use kstrobe_testing::servers::{self, Collector, Point, total};
 use kstrobe_testing::{Api, Receiving, Sample, there};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -281,15 +281,14 @@ fn root_push_slow_events_arrive_as_logs_by_both_protocols() {
     for exporter in ["grpc/logs", "http/logs"] {
         wait_for(exporter, LIMIT, || (of(&agent, "kstrobe_export_points_sent_total", exporter) == total).then_some(()));
     }
-    let events: Value = serde_json::from_str(&agent.get("/api/v1/events").unwrap().1).unwrap();
-    let ids: Vec<&str> = events["events"].as_array().unwrap().iter().map(|e| e["id"].as_str().unwrap()).collect();
+    let events = agent.slow_events("");
+    let ids: Vec<&str> = events.iter().map(|event| event["id"].as_str().unwrap()).collect();
     assert_eq!(ids.len(), SLOW as usize);
     let log = collector.server.log();
     for id in ids {
         let attribute = format!("kstrobe.event.id: Str({id})");
         assert_eq!(log.lines().filter(|line| line.contains(&attribute)).count(), 2, "{id} comes once by each protocol");
-        let found: Value = serde_json::from_str(&agent.get(&format!("/api/v1/events?id={id}")).unwrap().1).unwrap();
-        assert_eq!(found["events"].as_array().unwrap().len(), 1);
+        assert_eq!(agent.slow_events(&format!("?id={id}")).len(), 1);
     }
     assert_eq!(log.matches("EventName: kstrobe.slow").count(), 2 * SLOW as usize);
     agent.stop();
@@ -324,12 +323,11 @@ fn root_push_slow_events_arrive_as_spans_of_their_traces() {
             (of(&agent, "kstrobe_export_points_sent_total", exporter) == SLOW as f64).then_some(())
         });
     }
-    let events: Value = serde_json::from_str(&agent.get("/api/v1/events").unwrap().1).unwrap();
+    let events = agent.slow_events("");
     agent.stop();
     let log = collector.server.log();
-    let events = events["events"].as_array().unwrap();
     assert_eq!(events.len(), SLOW);
-    for event in events {
+    for event in &events {
         let [tid, fd] = [&event["tid"], &event["fields"]["fd"]].map(|number| number.as_u64().unwrap());
         let ids = [
             format!("    Trace ID       : {tid:016x}0000000000000007"),

@@ -50,9 +50,18 @@ impl Home {
 impl Agent {
     /// Asks the API with the token; the path begins after `/api/v1/captures`.
     pub fn captures(&self, method: &str, path: &str, body: &str) -> Answer {
+        self.authorized(method, &format!("/api/v1/captures{path}"), body)
+    }
+
+    /// The slow events that are kept, asked for with the token.
+    pub fn slow_events(&self, query: &str) -> Vec<Value> {
+        let answer = self.authorized("GET", &format!("/api/v1/events{query}"), "").json();
+        answer["events"].as_array().expect("a list").clone()
+    }
+
+    fn authorized(&self, method: &str, path: &str, body: &str) -> Answer {
         let token = format!("Bearer {TOKEN}");
-        let path = format!("/api/v1/captures{path}");
-        ask(self.address(), method, &path, &[("Authorization", &token)], body).expect("the agent answers")
+        ask(self.address(), method, path, &[("Authorization", &token)], body).expect("the agent answers")
     }
 
     /// All captures, the newest first.
