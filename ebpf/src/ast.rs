@@ -47,10 +47,10 @@ pub enum ExprKind {
     Arm(Option<Box<Expr>>, Box<Expr>),
 }
 
-impl ExprKind {
-    /// The nodes right below.
-    pub fn children(&mut self) -> Vec<&mut Expr> {
-        match self {
+/// The nodes right below one, in order, borrowed as it is.
+macro_rules! below {
+    ($kind:expr, $iter:ident $(, $mutable:tt)?) => {
+        match $kind {
             ExprKind::Int(_)
             | ExprKind::Duration(_)
             | ExprKind::Size(_)
@@ -61,10 +61,20 @@ impl ExprKind {
             ExprKind::Field(base, _) | ExprKind::Unary(_, base) => vec![base],
             ExprKind::Index(a, b) | ExprKind::Binary(_, a, b) => vec![a, b],
             ExprKind::Cond(a, b, c) => vec![a, b, c],
-            ExprKind::Call(_, args) => args.iter_mut().collect(),
-            ExprKind::In(value, set, _) => std::iter::once(&mut **value).chain(set).collect(),
-            ExprKind::Arm(value, then) => value.iter_mut().map(|value| &mut **value).chain([&mut **then]).collect(),
+            ExprKind::Call(_, args) => args.$iter().collect(),
+            ExprKind::In(value, set, _) => std::iter::once(& $($mutable)? **value).chain(set.$iter()).collect(),
+            ExprKind::Arm(pattern, text) => pattern.$iter().chain([text]).map(|node| & $($mutable)? **node).collect(),
         }
+    };
+}
+
+impl ExprKind {
+    pub fn children(&self) -> Vec<&Expr> {
+        below!(self, iter)
+    }
+
+    pub fn children_mut(&mut self) -> Vec<&mut Expr> {
+        below!(self, iter_mut, mut)
     }
 }
 

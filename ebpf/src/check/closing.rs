@@ -118,25 +118,8 @@ fn ports(input: Input, text: &SpannedStr, report: &mut Report) {
 
 /// Every member that is named.
 fn members<'e>(ast: &'e Expr, into: &mut Vec<&'e Ident>) {
-    match &ast.kind {
-        ExprKind::Field(base, field) => {
-            into.push(field);
-            members(base, into);
-        }
-        ExprKind::Index(a, b) | ExprKind::Binary(_, a, b) => [a, b].into_iter().for_each(|e| members(e, into)),
-        ExprKind::Call(_, args) => args.iter().for_each(|e| members(e, into)),
-        ExprKind::Unary(_, a) => members(a, into),
-        ExprKind::Cond(a, b, c) => [a, b, c].into_iter().for_each(|e| members(e, into)),
-        ExprKind::In(value, elements, _) => {
-            std::iter::once(value.as_ref()).chain(elements).for_each(|e| members(e, into))
-        }
-        ExprKind::Arm(pattern, text) => pattern.iter().chain([text]).for_each(|e| members(e, into)),
-        ExprKind::Int(_)
-        | ExprKind::Duration(_)
-        | ExprKind::Size(_)
-        | ExprKind::Bool(_)
-        | ExprKind::Str(_)
-        | ExprKind::Name(_)
-        | ExprKind::TypeName(..) => {}
+    if let ExprKind::Field(_, field) = &ast.kind {
+        into.push(field);
     }
+    ast.kind.children().into_iter().for_each(|child| members(child, into));
 }

@@ -33,7 +33,7 @@ impl Env<'_> {
     /// The pointer to a header: `cast(struct iphdr, u64(skb.head) + u64(skb.network_header))`.
     pub(super) fn header(&mut self, header: Header, packet: &Expr, span: Span) -> Checked<Value> {
         // The packet is read twice: each header within would double the code.
-        if has_header(&mut packet.clone()) {
+        if has_header(packet) {
             let message = format!("`{}` reads a header, which is no packet", self.quote(packet.span));
             return Err(self.fail(packet.span, message));
         }
@@ -59,7 +59,7 @@ impl Env<'_> {
     }
 }
 
-fn has_header(expr: &mut Expr) -> bool {
+fn has_header(expr: &Expr) -> bool {
     let is_header = matches!(&expr.kind, ExprKind::Call(name, _) if Header::of(&name.name).is_some());
     is_header || expr.kind.children().into_iter().any(has_header)
 }

@@ -21,7 +21,7 @@ pub fn expand(program: &Program, exprs: &mut Exprs, diagnostics: &mut Vec<Diagno
     let mut names = Names { known: Vec::new(), uses: Vec::new() };
     for (name, text) in &program.lets {
         let expr = exprs.0.remove(&text.id).and_then(|expr| names.expanded(expr, text.id, diagnostics));
-        let nodes = expr.clone().map_or(0, |mut expr| nodes(&mut expr));
+        let nodes = expr.as_ref().map_or(0, nodes);
         names.known.push(Named { name: name.value.clone(), stands_for: expr, nodes });
     }
     if names.known.is_empty() {
@@ -74,7 +74,7 @@ impl Names {
         let (whole, before) = (expr.span, self.uses.len());
         let mut room = MAX_NODES;
         let is_whole = self.put_in(&mut expr, text, &mut room);
-        if self.uses.len() > before && (room == 0 || depth(&mut expr) > MAX_DEPTH) {
+        if self.uses.len() > before && (room == 0 || depth(&expr) > MAX_DEPTH) {
             let message = format!(
                 "with what its names stand for, this has more than {MAX_NODES} parts, or is nested deeper than {MAX_DEPTH}"
             );
@@ -92,7 +92,7 @@ impl Names {
                 _ => usize::MAX,
             };
             let mut is_whole = true;
-            for child in expr.kind.children().into_iter().take(values) {
+            for child in expr.kind.children_mut().into_iter().take(values) {
                 is_whole &= self.put_in(child, text, room);
             }
             return is_whole;
@@ -110,11 +110,11 @@ impl Names {
     }
 }
 
-fn nodes(expr: &mut Expr) -> usize {
+fn nodes(expr: &Expr) -> usize {
     1 + expr.kind.children().into_iter().map(nodes).sum::<usize>()
 }
 
-fn depth(expr: &mut Expr) -> u32 {
+fn depth(expr: &Expr) -> u32 {
     1 + expr.kind.children().into_iter().map(depth).max().unwrap_or_default()
 }
 
@@ -123,5 +123,5 @@ fn stand_at(expr: &mut Expr, span: Span) {
     if let ExprKind::Field(_, name) | ExprKind::Call(name, _) = &mut expr.kind {
         name.span = span;
     }
-    expr.kind.children().into_iter().for_each(|child| stand_at(child, span));
+    expr.kind.children_mut().into_iter().for_each(|child| stand_at(child, span));
 }
