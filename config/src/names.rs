@@ -62,8 +62,7 @@ pub(crate) fn identifier(text: &str, what: &str) -> Result<(), Problem> {
 
 /// A name of `let:`, which no word of the expressions has.
 pub(crate) fn let_name(text: &str) -> Result<(), Problem> {
-    let is_register = text.strip_prefix("arg").is_some_and(|n| n.bytes().all(|digit| digit.is_ascii_digit()));
-    if is_register || check::words().contains(&text) || lang::KEYWORDS.contains(&text) {
+    if check::is_word(text) || lang::KEYWORDS.contains(&text) {
         return Err(Problem::new(format!("`{text}` is a word of expressions")).hint("choose another name"));
     }
     identifier(text, "name of `let`")

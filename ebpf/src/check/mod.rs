@@ -108,8 +108,14 @@ pub fn limits() -> Vec<(&'static str, u64)> {
 pub fn words() -> Vec<&'static str> {
     let decoders = label::DECODERS.into_iter();
     let cgroups = CgroupName::ALL.into_iter().map(CgroupName::name);
-    let others = ["kstack", "ustack", "false"].into_iter().chain(cgroups);
-    scope::BUILTINS.into_iter().chain(scope::constants()).chain(call::names()).chain(decoders).chain(others).collect()
+    let stacks = slow::STACKS.into_iter().map(|(name, ..)| name);
+    let values = scope::BUILTINS.into_iter().chain(["false"]).chain(cgroups).chain(stacks);
+    values.chain(scope::constants()).chain(call::names()).chain(decoders).collect()
+}
+
+/// Whether it is one of [`words`], or names a register.
+pub fn is_word(name: &str) -> bool {
+    words().contains(&name) || scope::is_register_arg(name)
 }
 
 /// What every step of checking reads.

@@ -161,7 +161,7 @@ pub(super) fn constants() -> impl Iterator<Item = &'static str> {
 }
 
 /// `arg0`, `arg1` and so on.
-fn is_register_arg(name: &str) -> bool {
+pub(super) fn is_register_arg(name: &str) -> bool {
     name.strip_prefix("arg").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 

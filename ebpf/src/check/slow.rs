@@ -13,7 +13,7 @@ use crate::source::SpannedStr;
 use crate::typed::{self, Decoder, Expr, Kind, Label, SlowMeasure, Ty};
 
 /// Fields that exist nowhere else in the language.
-const STACKS: [(&str, Kind, Decoder); 2] =
+pub(super) const STACKS: [(&str, Kind, Decoder); 2] =
     [("kstack", Kind::KernelStack, Decoder::KernelStack), ("ustack", Kind::UserStack, Decoder::UserStack)];
 
 /// What is the same at all sites, learnt at the first.
