@@ -5,7 +5,7 @@ mod support;
 
 use kstrobe_testing::servers::{self, Collector, Point, total};
 use kstrobe_testing::{Api, Receiving, Sample, there};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -266,24 +266,32 @@ fn sends_all_to(collector: &Collector, probe: &str) -> (Agent, Folder) {
     (Setup { probes: &[("slow", probe)], config: &config, ..Setup::default() }.start(), folder)
 }
 
-#[test]
-#[ignore = "needs root"]
-fn root_push_slow_events_arrive_as_logs_by_both_protocols() {
-    const SLOW: u32 = 7;
-    let Some(program) = kstrobe_testing::collector("root_push_slow_events_arrive_as_logs") else { return };
-    let collector = Collector::start(&program, None);
-    let (agent, _folder) = sends_all_to(&collector, RECEIVES);
+/// Receives that are slow.
+const SLOW: u32 = 7;
+
+/// Receives slowly, and gives the events once these exporters have sent each of them.
+fn sent_events(agent: &Agent, exporters: [&str; 2]) -> Vec<Value> {
     let (address, echo) = load::delayed_echo(Duration::from_millis(30));
     load::ask(address, SLOW, "kst-slow");
     echo.join().unwrap();
     let total = f64::from(SLOW);
     wait_for("all events", LIMIT, || (agent.scrape().sum("kstrobe_slow_events_total", &[]) == total).then_some(()));
-    for exporter in ["grpc/logs", "http/logs"] {
-        wait_for(exporter, LIMIT, || (of(&agent, "kstrobe_export_points_sent_total", exporter) == total).then_some(()));
+    for exporter in exporters {
+        wait_for(exporter, LIMIT, || (of(agent, "kstrobe_export_points_sent_total", exporter) == total).then_some(()));
     }
     let events = agent.slow_events("");
-    let ids: Vec<&str> = events.iter().map(|event| event["id"].as_str().unwrap()).collect();
-    assert_eq!(ids.len(), SLOW as usize);
+    assert_eq!(events.len(), SLOW as usize);
+    events
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_push_slow_events_arrive_as_logs_by_both_protocols() {
+    let Some(program) = kstrobe_testing::collector("root_push_slow_events_arrive_as_logs") else { return };
+    let collector = Collector::start(&program, None);
+    let (agent, _folder) = sends_all_to(&collector, RECEIVES);
+    let events = sent_events(&agent, ["grpc/logs", "http/logs"]);
+    let ids = events.iter().map(|event| event["id"].as_str().unwrap());
     let log = collector.server.log();
     for id in ids {
         let attribute = format!("kstrobe.event.id: Str({id})");
@@ -311,22 +319,12 @@ slow:
 #[test]
 #[ignore = "needs root"]
 fn root_push_slow_events_arrive_as_spans_of_their_traces() {
-    const SLOW: usize = 7;
     let Some(program) = kstrobe_testing::collector("root_push_slow_events_arrive_as_spans") else { return };
     let collector = Collector::start(&program, None);
     let (agent, _folder) = sends_all_to(&collector, TRACED);
-    let (address, echo) = load::delayed_echo(Duration::from_millis(30));
-    load::ask(address, SLOW as u32, "kst-slow");
-    echo.join().unwrap();
-    for exporter in ["grpc/traces", "http/traces"] {
-        wait_for(exporter, LIMIT, || {
-            (of(&agent, "kstrobe_export_points_sent_total", exporter) == SLOW as f64).then_some(())
-        });
-    }
-    let events = agent.slow_events("");
+    let events = sent_events(&agent, ["grpc/traces", "http/traces"]);
     agent.stop();
     let log = collector.server.log();
-    assert_eq!(events.len(), SLOW);
     for event in &events {
         let [tid, fd] = [&event["tid"], &event["fields"]["fd"]].map(|number| number.as_u64().unwrap());
         let ids = [
