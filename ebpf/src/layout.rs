@@ -120,8 +120,8 @@ pub struct EventMap {
     pub buffer_bytes: u32,
     /// The fields; [`KeyField::names`] has one name.
     pub fields: Vec<KeyField>,
-    /// Which part of a span of OpenTelemetry each of the last fields is; empty where a record is no span.
-    pub otlp_span: Vec<SpanField>,
+    /// Fields of a record that is a span of OpenTelemetry as well.
+    pub otlp_span: Vec<(SpanField, KeyField)>,
 }
 
 /// Call stacks by id. Who keeps ids elsewhere than in keys of tables and in [`SpanMap`] must resolve them soon: the agent

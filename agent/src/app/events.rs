@@ -214,13 +214,12 @@ impl Out {
         if unread.records.is_empty() {
             return;
         }
-        let EventBuffer { records, stacks, names, linked, otlp_span, .. } = unread;
+        let EventBuffer { records, stacks, names, linked, .. } = unread;
         let mut stacks = self.named(&records, stacks).into_iter();
         let (now_ns, now) = (monotonic_ns(), SystemTime::now());
         let count = records.len();
         let mut last = None;
-        for mut record in records {
-            let of_span = record.fields.split_off(record.fields.len().saturating_sub(otlp_span.len()));
+        for record in records {
             let (id, at) = (self.ids.give(), wall_time(record.at_ns, now_ns, now));
             let observed = exemplars::observed(&linked, &record.fields);
             let values = record.fields.into_iter().map(|field| match field {
@@ -232,9 +231,8 @@ impl Out {
             let line = event.line();
             let pushed_out = self.tail.add(probe, &line);
             let mut sent = self.app.exports.event(&event, &line, now);
-            if !of_span.is_empty() {
-                let fields: Vec<_> = otlp_span.iter().copied().zip(of_span).collect();
-                sent |= self.app.exports.span(|| span::span(&event, self.ids.trace_high(), &fields));
+            if !record.otlp_span.is_empty() {
+                sent |= self.app.exports.span(|| span::span(&event, self.ids.trace_high(), &record.otlp_span));
             }
             if pushed_out && !sent && matches!(self.sink, Sink::None) {
                 tracing::warn!(

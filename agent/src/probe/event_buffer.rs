@@ -9,7 +9,6 @@ use crate::kernel::read::ProbeMaps;
 use crate::metrics::events::record::{self, Field, Record};
 use crate::metrics::labels::Names;
 use crate::metrics::profiles::Addresses;
-use kstrobe_ebpf::layout::SpanField;
 
 /// Events of a probe that wait for their reader; beyond, they stay in the kernel's buffer and it counts what it refuses.
 const MAX_UNREAD: usize = 1 << 16;
@@ -27,8 +26,6 @@ pub struct EventBuffer {
     shown: usize,
     /// Histograms that the events are counted in, where the records say so.
     pub linked: Arc<[ExemplarLink]>,
-    /// Which part of a span of OpenTelemetry each of the last fields of a record is; empty where the events are no spans.
-    pub otlp_span: Vec<SpanField>,
     total: u64,
 }
 
@@ -44,7 +41,6 @@ impl EventBuffer {
         if self.names.is_empty() {
             let names = layout.fields.iter().flat_map(|f| f.names.first().cloned());
             self.names = names.take(self.shown).collect();
-            self.otlp_span.clone_from(&layout.otlp_span);
         }
         let (now, from) = (Instant::now(), self.records.len());
         // A record that is not what its layout says would be a fault of the compiler.
@@ -65,7 +61,6 @@ impl EventBuffer {
             names: self.names.clone(),
             shown: self.shown,
             linked: self.linked.clone(),
-            otlp_span: self.otlp_span.clone(),
             total: self.total,
             ..EventBuffer::default()
         };

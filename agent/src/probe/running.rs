@@ -179,7 +179,8 @@ impl Probe {
     /// Whether names of cgroups matter to it, in labels, in single events or in conditions.
     pub fn asks_for_cgroups(&self) -> bool {
         let Some(layout) = self.engine.layout() else { return false };
-        let fields = layout.tables.iter().flat_map(|t| &t.key).chain(layout.events.iter().flat_map(|e| &e.fields));
+        let of_events = layout.events.iter().flat_map(|e| e.fields.iter().chain(e.otlp_span.iter().map(|(_, f)| f)));
+        let fields = layout.tables.iter().flat_map(|t| &t.key).chain(of_events);
         !layout.selected.is_empty() || fields.into_iter().any(|field| matches!(field.decoder, Decoder::Cgroup(_)))
     }
 

@@ -227,7 +227,7 @@ fn load_once(plan: &ProbePlan, artifact: &Artifact, loader: &mut Loader) -> Resu
         tracing::info!(probe = plan.meta().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
     let meta = plan.meta();
-    let fields = layout.events.as_ref().map_or(0, |events| events.fields.len() - events.otlp_span.len());
+    let fields = layout.events.as_ref().map_or(0, |events| events.fields.len());
     if layout.events.is_some() && meta.exemplar_links.iter().any(|link| link.needs(fields)) {
         tracing::warn!(
             probe = meta.name,

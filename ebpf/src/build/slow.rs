@@ -9,7 +9,7 @@ use crate::diag::Place;
 use crate::ir::{AluOp, Arg, CTX, CmpOp, Cond, Helper, Operand, Size, Space, Stmt, Var};
 use crate::kernel_target::Target;
 use crate::layout::{EventMap, KeyField, Layout, Loss, MapKind};
-use crate::typed::{Expr, Kind, Probe, Slow, SlowMeasure, Ty};
+use crate::typed::{Expr, Kind, Label, Probe, Slow, SlowMeasure, Ty};
 
 const SECOND_NS: i64 = 1_000_000_000;
 /// `BPF_F_CURRENT_CPU`: into the perf buffer of the CPU the program runs on.
@@ -30,12 +30,15 @@ pub(super) fn plan(probe: &Probe, target: &Target, layout: &mut Layout) -> Optio
     let slow = probe.slow.as_ref()?;
     let types: Vec<Ty> = header().iter().map(|e| e.ty).chain(slow.fields.iter().map(|f| f.ty)).collect();
     let (offsets, bytes) = key_layout(&types);
-    let fields = slow.fields.iter().zip(&offsets[header().len()..]).map(|(field, offset)| KeyField {
+    let field = |(field, offset): (&Label, &u32)| KeyField {
         names: vec![field.name.clone()],
         ty: field.ty,
         offset: *offset,
         decoder: field.decoder.clone(),
-    });
+    };
+    let mut fields: Vec<KeyField> = slow.fields.iter().zip(&offsets[header().len()..]).map(field).collect();
+    let of_span = fields.split_off(fields.len() - slow.otlp_span.len());
+    let otlp_span = slow.otlp_span.iter().copied().zip(of_span).collect();
     let (kind, key, value, entries, buffer_bytes) = match target.abilities.ringbuf.yes() {
         true => {
             let bytes = buffer_bytes(slow, bytes, layout.cpus, 64 << 10);
@@ -47,7 +50,6 @@ pub(super) fn plan(probe: &Probe, target: &Target, layout: &mut Layout) -> Optio
     let cpus = layout.cpus;
     let map = add_map(layout, "ks_events".into(), kind, key, value, entries);
     let limit = add_map(layout, "ks_limit".into(), MapKind::Array { mmap: false }, 4, LIMIT_BYTES, cpus);
-    let (fields, otlp_span) = (fields.collect(), slow.otlp_span.clone());
     Some(EventMap { map, limit, bytes, buffer_bytes, fields, otlp_span })
 }
 

@@ -1,8 +1,8 @@
 //! Bytes of a record to named values.
 
 use crate::metrics::labels::Names;
-use kstrobe_ebpf::layout::{EventMap, KeyField};
-use kstrobe_ebpf::typed::{Decoder, Ty};
+use kstrobe_ebpf::layout::{EventMap, KeyField, SpanField};
+use kstrobe_ebpf::typed::Decoder;
 use serde_json::Value;
 use std::time::Instant;
 
@@ -17,6 +17,8 @@ pub struct Record {
     pub tid: u32,
     /// One per field of the layout.
     pub fields: Vec<Field>,
+    /// The same of its fields for a span of OpenTelemetry.
+    pub otlp_span: Vec<(SpanField, Value)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -37,25 +39,32 @@ pub fn read(bytes: &[u8], layout: &EventMap, names: &mut Names, now: Instant) ->
     let bytes = bytes.get(..layout.bytes as usize)?;
     let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let fields = layout.fields.iter().map(|f| field(bytes, f, names, now)).collect::<Option<_>>()?;
+    let of_span = |(of, f): &(SpanField, KeyField)| Some((*of, value(f, part(bytes, f)?, names, now)));
+    let otlp_span = layout.otlp_span.iter().map(of_span).collect::<Option<_>>()?;
     let at_ns = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
-    Some(Record { at_ns, pid: half(8)?, tid: half(12)?, fields })
+    Some(Record { at_ns, pid: half(8)?, tid: half(12)?, fields, otlp_span })
 }
 
 fn field(bytes: &[u8], field: &KeyField, names: &mut Names, now: Instant) -> Option<Field> {
-    let at = field.offset as usize;
-    let bytes = bytes.get(at..at + field.ty.bytes() as usize)?;
+    let bytes = part(bytes, field)?;
     let stack = |user| Some(Field::Stack { id: i32::from_le_bytes(bytes.try_into().ok()?), user });
     match field.decoder {
         Decoder::KernelStack => stack(false),
         Decoder::UserStack => stack(true),
-        _ => Some(Field::Value(value(&field.decoder, field.ty, bytes, names, now))),
+        _ => Some(Field::Value(value(field, bytes, names, now))),
     }
 }
 
+/// `None` where the record ends before.
+fn part<'a>(bytes: &'a [u8], field: &KeyField) -> Option<&'a [u8]> {
+    let at = field.offset as usize;
+    bytes.get(at..at + field.ty.bytes() as usize)
+}
+
 /// What is a number or a truth value stays one; a duration is in seconds. The rest is the text that a label would have.
-fn value(decoder: &Decoder, ty: Ty, bytes: &[u8], names: &mut Names, now: Instant) -> Value {
-    let text = names.text(decoder, ty, bytes, now);
-    match decoder {
+fn value(field: &KeyField, bytes: &[u8], names: &mut Names, now: Instant) -> Value {
+    let text = names.text(&field.decoder, field.ty, bytes, now);
+    match field.decoder {
         Decoder::Unsigned => text.parse::<u64>().map_or(Value::String(text), Value::from),
         Decoder::Signed => text.parse::<i64>().map_or(Value::String(text), Value::from),
         Decoder::Duration => text.parse::<f64>().map_or(Value::String(text), Value::from),
@@ -68,6 +77,7 @@ fn value(decoder: &Decoder, ty: Ty, bytes: &[u8], names: &mut Names, now: Instan
 mod tests {
     use super::*;
     use kstrobe_ebpf::layout::MapId;
+    use kstrobe_ebpf::typed::Ty;
 
     fn layout(fields: &[(Ty, u32, Decoder)], bytes: u32) -> EventMap {
         let field = |(ty, offset, decoder): &(Ty, u32, Decoder)| KeyField {
@@ -118,6 +128,21 @@ mod tests {
         for short in 0..64 {
             assert_eq!(read(&bytes[..short], &layout, &mut names, Instant::now()), None);
         }
+    }
+
+    #[test]
+    fn fields_of_a_span_are_read_beside_the_others() {
+        let [shown, duration] = [(Ty::U32, 16, Decoder::Unsigned), (Ty::U64, 24, Decoder::Duration)]
+            .map(|field| layout(&[field], 32).fields.remove(0));
+        let layout =
+            EventMap { fields: vec![shown], otlp_span: vec![(SpanField::Duration, duration)], ..layout(&[], 32) };
+        let bytes = [&[0; 16][..], &7u64.to_le_bytes(), &1_500_000_000u64.to_le_bytes()].concat();
+        let found = read(&bytes, &layout, &mut Names::new(), Instant::now()).unwrap();
+        assert_eq!(
+            (found.fields, found.otlp_span),
+            (vec![Field::Value(7.into())], vec![(SpanField::Duration, 1.5.into())])
+        );
+        assert_eq!(read(&bytes[..24], &layout, &mut Names::new(), Instant::now()), None);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use super::line::Event;
 use super::log::attributes;
-use super::record::Field;
 use kstrobe_ebpf::layout::SpanField;
 use kstrobe_export::otlp::spans::Span;
 use serde_json::Value;
@@ -10,11 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// The span of an event, by the fields of its record that are for it. One without an id has the event's; one without a trace is a trace of
 /// its own, whose id has `own_high` as its high half.
-pub fn span(event: &Event, own_high: u64, fields: &[(SpanField, Field)]) -> Span {
-    let value = |of| match fields.iter().find(|(field, _)| *field == of)? {
-        (_, Field::Value(value)) => Some(value),
-        (_, Field::Stack { .. }) => None,
-    };
+pub fn span(event: &Event, own_high: u64, fields: &[(SpanField, Value)]) -> Span {
+    let value = |of| fields.iter().find(|(field, _)| *field == of).map(|(_, value)| value);
     let own = u64::from_str_radix(&event.id, 16).unwrap_or_default();
     let half = |of| value(of).and_then(id).filter(|id| *id != 0);
     let whole = value(SpanField::Trace).and_then(Value::as_str).filter(|_| value(SpanField::TraceHigh).is_none());
@@ -70,8 +66,7 @@ mod tests {
             tid: 2,
             fields: vec![("fd".into(), 3.into())],
         };
-        let fields: Vec<_> = fields.iter().map(|(field, value)| (*field, Field::Value(value.clone()))).collect();
-        span(&event, 5, &fields)
+        span(&event, 5, fields)
     }
 
     fn hex(bytes: &[u8]) -> String {
