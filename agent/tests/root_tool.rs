@@ -12,6 +12,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::agent::command;
 use support::bpftrace::Bpftrace;
+use support::tmux::Tmux;
 use support::tracing::Mounted;
 use support::{Folder, load};
 
@@ -142,6 +143,33 @@ fn root_intervals_share_the_calls_between_them() {
 }
 
 /// Debian's bpftrace tools count the same execs, and ours shows one line for each.
+#[test]
+#[ignore = "needs root"]
+fn root_a_terminal_shows_bars_that_grow_in_place() {
+    if support::lab().is_some() {
+        return support::not_asked_for("root_a_terminal_shows_bars_that_grow_in_place", "the guests have no tmux");
+    }
+    let tool = format!("{} syncsnoop --comm kst-grow --exact", env!("CARGO_BIN_EXE_kstrobe"));
+    let terminal = Tmux::start("grow", &[], &tool);
+    let shows = |events: &str| {
+        let begin = format!("{events} events");
+        terminal.until(&begin, |screen| screen.lines().any(|line| line.starts_with(&begin)))
+    };
+    terminal.until("its begin", |screen| screen.contains("0 records   nothing lost"));
+    fsyncs(30, "kst-grow");
+    assert_eq!(bars(&shows("30")), 30);
+    fsyncs(70, "kst-grow");
+    assert_eq!(bars(&shows("100")), 100, "the bars before are gone");
+    terminal.press(&["C-c"]);
+    let screen = terminal.until("its end", |screen| screen.contains("ended"));
+    assert_eq!(bars(&screen), 100, "{screen}");
+    let lines: Vec<&str> = screen.lines().filter(|line| !line.trim().is_empty()).collect();
+    assert!(
+        lines[0].starts_with("Tracing ") && lines.iter().filter(|line| line.contains("events")).count() == 1,
+        "{screen}"
+    );
+}
+
 #[test]
 #[ignore = "needs root"]
 fn root_events_are_a_line_for_each_exec() {

@@ -19,6 +19,7 @@ mod rescue;
 mod slo;
 mod stacks;
 mod target;
+mod terminal;
 mod tool;
 mod top;
 mod version;

@@ -15,6 +15,7 @@ mod readers;
 mod scrapes;
 mod sizes;
 pub mod table;
+mod tool;
 mod trace;
 mod variants;
 

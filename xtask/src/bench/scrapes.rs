@@ -1,7 +1,7 @@
 //! Cost of the agent itself: scrapes at growing numbers of series, memory, idle CPU, start-up.
 
 use super::agent::{self, Agent, Settings};
-use super::{load, table};
+use super::{load, table, tool};
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -88,9 +88,14 @@ fn default_set(build: &Path, binary: &Path) -> Result<String> {
     let idle = agent.cpu_time()?.saturating_sub(before).as_secs_f64() / begin.elapsed().as_secs_f64();
     let resident = agent.resident_bytes()?;
     agent.stop().context("stopping the default set")?;
+    let bars = tool::first_bars(binary)?;
     let rows = [
         vec!["start to first scrape (median), ms".to_owned(), of_default],
         vec!["the same with all shipped probes, ms".to_owned(), of_all],
+        vec![
+            "`kstrobe runqlat -d 5s` on a terminal to its first bars, nothing cached, ms".to_owned(),
+            format!("{:.0}", bars.as_secs_f64() * 1e3),
+        ],
         vec!["RSS after 6 scrapes, MiB".to_owned(), format!("{:.1}", mib(resident))],
         vec![format!("CPU when not scraped, over {} s, % of one CPU", IDLE.as_secs()), format!("{:.3}", idle * 100.0)],
     ];

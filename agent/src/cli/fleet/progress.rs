@@ -6,17 +6,16 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
+use crate::cli::terminal::LiveLines;
+
 /// Nodes that have a line of their own; of the others the number at each stage is shown.
 const MAX_LINES: usize = 20;
-/// Characters of a line that is replaced: one that is broken in two would leave a part behind. The end tells reasons in full.
-const MAX_CHARACTERS: usize = 79;
 
 /// What was shown.
 pub struct Progress {
     terminal: bool,
     begun: Instant,
-    /// Lines that the next ones replace.
-    lines: usize,
+    live: LiveLines,
     stages: BTreeMap<String, Stage>,
 }
 
@@ -24,7 +23,7 @@ impl Progress {
     /// On standard error.
     pub fn new() -> Progress {
         let terminal = std::io::stderr().is_terminal();
-        Progress { terminal, begun: Instant::now(), lines: 0, stages: BTreeMap::new() }
+        Progress { terminal, begun: Instant::now(), live: LiveLines::default(), stages: BTreeMap::new() }
     }
 
     /// Shows how all nodes stand.
@@ -32,12 +31,7 @@ impl Progress {
         let seconds = self.begun.elapsed().as_secs();
         if self.terminal {
             let lines = lines(nodes, seconds);
-            let mut text = self.back();
-            for line in &lines {
-                text.extend(line.chars().take(MAX_CHARACTERS));
-                text += "\u{1b}[K\n";
-            }
-            self.lines = lines.len();
+            let text = self.live.replace(lines.iter().map(String::as_str));
             self.write(&text);
             return;
         }
@@ -51,19 +45,13 @@ impl Progress {
     /// Shows it for the last time.
     pub fn end(&mut self, nodes: &[NodeProgress]) {
         self.show(nodes);
-        self.lines = 0;
+        self.live = LiveLines::default();
     }
 
     /// Says something in between.
     pub fn say(&mut self, text: &str) {
-        let back = self.back();
-        self.lines = 0;
-        self.write(&format!("{back}{}{text}\n", if self.terminal { "\u{1b}[J" } else { "" }));
-    }
-
-    /// To the first of the lines that are replaced.
-    fn back(&self) -> String {
-        if self.lines > 0 { format!("\u{1b}[{}A\r", self.lines) } else { String::new() }
+        let text = self.live.clear() + text + "\n";
+        self.write(&text);
     }
 
     fn write(&self, text: &str) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kstrobe_export::snapshot::{Family, Histograms, LabelTexts, Values};
 
-use crate::app::Account;
+use crate::app::{Account, Totals};
 use crate::cli::draw;
 use crate::cli::draw::data::{Distribution, Metric, Row};
 use crate::config::adhoc::scale::Scale;
@@ -20,8 +20,28 @@ pub struct Before {
 }
 
 impl Before {
+    /// Takes a reading as what the next ones grow from.
+    pub fn advance(&mut self, to: &Totals) {
+        for family in &to.families {
+            let name = &family.about.name;
+            let key = |at: usize| (name.clone(), family.series[at].labels.clone());
+            match &family.values {
+                Values::Counters(values) => {
+                    self.counters.extend(values.iter().enumerate().map(|(at, value)| (key(at), *value)));
+                }
+                Values::Histograms(histograms) => {
+                    let upper = bounds(histograms);
+                    let series = 0..histograms.sums.len();
+                    self.histograms.extend(series.map(|at| (key(at), distribution(histograms, &upper, at))));
+                }
+                Values::Gauges(_) => {}
+            }
+        }
+        self.account = to.account.clone();
+    }
+
     /// What a family has grown by; series that have not are left out. Gauges are what they are.
-    pub fn grown(&mut self, family: &Family) -> Metric {
+    pub fn grown(&self, family: &Family) -> Metric {
         let about = &family.about;
         let labels = |at: usize| {
             let series = &family.series[at];
@@ -32,7 +52,7 @@ impl Before {
             Values::Counters(values) => {
                 let mut rows = Vec::new();
                 for (at, value) in values.iter().enumerate() {
-                    let before = self.counters.insert(key(at), *value).unwrap_or(0);
+                    let before = self.counters.get(&key(at)).copied().unwrap_or(0);
                     // A series that was given back and came again began at 0.
                     let grown = value.checked_sub(before).unwrap_or(*value);
                     rows.extend((grown > 0).then(|| Row { labels: labels(at), value: grown }));
@@ -45,12 +65,10 @@ impl Before {
                 draw::Values::Gauges(rows.collect())
             }
             Values::Histograms(histograms) => {
-                let upper: Arc<[u64]> = histograms.scheme.upper.as_slice().into();
+                let upper = bounds(histograms);
                 let mut rows = Vec::new();
                 for at in 0..histograms.sums.len() {
-                    let now = distribution(histograms, &upper, at);
-                    let before = self.histograms.insert(key(at), now.clone());
-                    let grown = since(now, before.as_ref());
+                    let grown = since(distribution(histograms, &upper, at), self.histograms.get(&key(at)));
                     rows.extend((grown.count() > 0).then(|| Row { labels: labels(at), value: grown }));
                 }
                 draw::Values::Histograms(rows)
@@ -66,11 +84,13 @@ impl Before {
     }
 
     /// What the figures since the last reading leave out.
-    pub fn missing(&mut self, account: Account) -> Account {
-        let missing = account.since(&self.account);
-        self.account = account;
-        missing
+    pub fn missing(&self, account: &Account) -> Account {
+        account.since(&self.account)
     }
+}
+
+fn bounds(of: &Histograms) -> Arc<[u64]> {
+    of.scheme.upper.as_slice().into()
 }
 
 fn distribution(of: &Histograms, upper: &Arc<[u64]>, at: usize) -> Distribution {

@@ -27,7 +27,7 @@ use crate::config::diagnostics::print_diagnostics;
 use crate::config::files;
 use crate::config::plan::{self, CompileError, ProbePlan};
 use crate::kubernetes;
-use output::Printer;
+use output::{Printer, When};
 
 /// Where control groups are mounted when `--cgroup` has no path of its own.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -54,7 +54,7 @@ pub struct Args {
     /// How long, e.g. 10s or 500ms; without it, until Ctrl-C.
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
-    /// Draw what came in each TIME; without it, all at the end.
+    /// Draw what came in each TIME. Without it a terminal shows what came so far, anew each second; elsewhere all comes at the end.
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     interval: Option<Duration>,
     /// Draw this metric of the probe alone; may be given several times.
@@ -164,8 +164,8 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn measure(args: &Args) -> Result<(), Error> {
-    let wanted =
-        Wanted { filters: filters(&args.filters)?, interval: args.interval.or(args.duration), exact: args.exact };
+    let interval = When::of(args).every().or(args.duration);
+    let wanted = Wanted { filters: filters(&args.filters)?, interval, exact: args.exact };
     match &args.expression {
         Some(line) => measure_line(args, line, &wanted),
         None => {
@@ -307,7 +307,7 @@ fn announce(args: &Args, session: &Session, target: &Target) {
 fn draw(args: &Args, session: Session, mut printer: Printer) -> Result<(), Error> {
     let begun = Instant::now();
     let end = args.duration.map(|time| begun + time);
-    let mut due = args.interval.map(|every| begun + every);
+    let mut due = printer.every().map(|every| begun + every);
     if printer.counts_totals() {
         // A poll's counters are the kernel's own, which began long ago.
         printer.baseline(&session);
@@ -319,8 +319,8 @@ fn draw(args: &Args, session: Session, mut printer: Printer) -> Result<(), Error
             Next::Stopped => break,
             Next::Due if end.is_some_and(|end| end <= Instant::now()) => break,
             Next::Due => {
-                if let (Some(at), Some(every)) = (due, args.interval) {
-                    printer.interval(session.read())?;
+                if let (Some(at), Some(every)) = (due, printer.every()) {
+                    printer.due(&session.read())?;
                     // Readings that come late do not pile up.
                     due = Some((at + every).max(Instant::now()));
                 }
@@ -329,7 +329,7 @@ fn draw(args: &Args, session: Session, mut printer: Printer) -> Result<(), Error
     }
     let (totals, events) = session.finish();
     events.iter().try_for_each(|event| printer.event(event))?;
-    printer.interval(totals)?;
+    printer.interval(&totals)?;
     Ok(())
 }
 

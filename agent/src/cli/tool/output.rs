@@ -1,6 +1,6 @@
 //! What a tool prints: events as they come, and figures at the end of each interval.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant, SystemTime};
 
 use kstrobe_config::did_you_mean;
@@ -13,9 +13,14 @@ use crate::cli::draw::columns::Columns;
 use crate::cli::draw::quantity::grouped;
 use crate::cli::draw::summary;
 use crate::cli::draw::{self, Look, Metric, Values};
+use crate::cli::terminal::{Environment, LiveLines};
 use crate::config::plan::{PREFIX, ProbeMeta, ProbePlan};
 use crate::metrics::events::line::{Event, rfc3339};
 
+/// Time between two drawings of what came so far.
+const REDRAW: Duration = Duration::from_secs(1);
+/// Rows of a terminal that does not say its size.
+const USUAL_ROWS: usize = 24;
 /// How long to wait for the first rows of a poll.
 const FIRST_POLL: Duration = Duration::from_secs(1);
 
@@ -36,6 +41,34 @@ fn known(has: &[String], near: &Option<String>) -> String {
     }
 }
 
+/// When figures are drawn.
+pub enum When {
+    /// What came in each interval, below the one before.
+    Each(Duration),
+    /// What came so far, again and again in the same place of the terminal.
+    SoFar,
+    AtEnd,
+}
+
+impl When {
+    pub fn of(args: &Args) -> When {
+        match args.interval {
+            Some(every) => When::Each(every),
+            None if args.output == Output::Text && can_place() => When::SoFar,
+            None => When::AtEnd,
+        }
+    }
+
+    /// Time between two drawings before the end.
+    pub fn every(&self) -> Option<Duration> {
+        match self {
+            When::Each(every) => Some(*every),
+            When::SoFar => Some(REDRAW),
+            When::AtEnd => None,
+        }
+    }
+}
+
 /// Prints what a probe measures.
 pub struct Printer {
     probe: String,
@@ -53,8 +86,8 @@ pub struct Printer {
     events: u64,
     before: Before,
     from: SystemTime,
-    /// Intervals come one after the other.
-    repeats: bool,
+    when: When,
+    live: LiveLines,
 }
 
 impl Printer {
@@ -67,6 +100,11 @@ impl Printer {
         if metrics.is_empty() && !meta.slow {
             return Err(Choice::Stacks(meta.name.clone()));
         }
+        let when = match When::of(args) {
+            // A probe that sends a record of each event draws those as they come, and nothing else.
+            When::SoFar if metrics.is_empty() => When::AtEnd,
+            when => when,
+        };
         Ok(Printer {
             probe: meta.name.clone(),
             output: args.output,
@@ -79,8 +117,14 @@ impl Printer {
             events: 0,
             before: Before::default(),
             from: SystemTime::now(),
-            repeats: args.interval.is_some(),
+            when,
+            live: LiveLines::default(),
         })
+    }
+
+    /// Time between two drawings before the end.
+    pub fn every(&self) -> Option<Duration> {
+        self.when.every()
     }
 
     pub fn counts_totals(&self) -> bool {
@@ -93,7 +137,7 @@ impl Printer {
         loop {
             let totals = session.read();
             let any = totals.families.iter().any(|family| !family.is_empty());
-            totals.families.iter().for_each(|family| _ = self.before.grown(family));
+            self.before.advance(&totals);
             if any || Instant::now() >= until {
                 return;
             }
@@ -106,11 +150,11 @@ impl Printer {
         if self.output == Output::Json {
             return print(&format!("{}\n", json::event(event)));
         }
-        let mut text = String::new();
+        let mut text = self.live.clear();
         let columns = self.columns.get_or_insert_with(|| {
             let names: Vec<String> = event.fields.iter().map(|(name, _)| name.clone()).collect();
             let mut columns = Columns::new(&names);
-            text = columns.head(&event.fields);
+            text += &columns.head(&event.fields);
             columns
         });
         let at = rfc3339(event.at);
@@ -119,27 +163,49 @@ impl Printer {
         print(&text)
     }
 
-    /// What came since the last interval.
-    pub fn interval(&mut self, totals: Totals) -> io::Result<()> {
-        let from = std::mem::replace(&mut self.from, totals.at);
-        let grown = totals.families.iter().map(|family| self.before.grown(family));
-        let metrics: Vec<Metric> = grown.filter(|metric| self.metrics.contains(&metric.name)).collect();
-        let missing = self.before.missing(totals.account);
-        let events = std::mem::take(&mut self.events);
-        if self.output == Output::Json {
-            let metrics: Vec<Metric> = metrics.into_iter().map(|metric| self.chosen(metric)).collect();
-            let line = json::interval(&self.probe, from, self.from, &metrics, &missing);
-            return print(&format!("{line}\n"));
+    /// What came since the last drawing, or so far.
+    pub fn due(&mut self, totals: &Totals) -> io::Result<()> {
+        if !matches!(self.when, When::SoFar) {
+            return self.interval(totals);
         }
+        let text = self.text(totals, &self.metrics(totals));
+        let rows = terminal_size::terminal_size().map_or(USUAL_ROWS, |(_, rows)| usize::from(rows.0));
+        let lines: Vec<&str> = text.lines().collect();
+        print(&self.live.replace(fitting(&lines, rows).iter().map(String::as_str)))
+    }
+
+    /// What came since the last interval.
+    pub fn interval(&mut self, totals: &Totals) -> io::Result<()> {
+        let metrics = self.metrics(totals);
+        let text = match self.output {
+            Output::Json => {
+                let metrics: Vec<Metric> = metrics.into_iter().map(|metric| self.chosen(metric)).collect();
+                let missing = self.before.missing(&totals.account);
+                json::interval(&self.probe, self.from, totals.at, &metrics, &missing) + "\n"
+            }
+            Output::Text => self.live.clear() + &self.text(totals, &metrics),
+        };
+        self.before.advance(totals);
+        self.from = totals.at;
+        self.events = 0;
+        print(&text)
+    }
+
+    /// What the metrics that are drawn have grown by.
+    fn metrics(&self, totals: &Totals) -> Vec<Metric> {
+        let grown = totals.families.iter().map(|family| self.before.grown(family));
+        grown.filter(|metric| self.metrics.contains(&metric.name)).collect()
+    }
+
+    fn text(&self, totals: &Totals, metrics: &[Metric]) -> String {
         let mut text = String::new();
-        if self.repeats && !metrics.is_empty() {
-            text += &format!("{}\n", rfc3339(self.from).get(11..19).unwrap_or_default());
+        if matches!(self.when, When::Each(_)) && !metrics.is_empty() {
+            text += &format!("{}\n", rfc3339(totals.at).get(11..19).unwrap_or_default());
         }
         for metric in metrics.iter().filter(|metric| !metric.is_empty()) {
             text += &self.figures(metric, metrics.len() > 1);
         }
-        text += &self.last_line(&metrics, events, &missing);
-        print(&text)
+        text + &self.last_line(metrics, &self.before.missing(&totals.account))
     }
 
     /// A metric by the labels that were asked for, or by all of its own.
@@ -171,14 +237,14 @@ impl Printer {
         text
     }
 
-    fn last_line(&self, metrics: &[Metric], events: u64, missing: &Account) -> String {
+    fn last_line(&self, metrics: &[Metric], missing: &Account) -> String {
         let distribution = metrics.iter().find_map(|metric| match metric.clone().merged(&[]).values {
             Values::Histograms(rows) => rows.into_iter().next().map(|row| summary::distribution(&row.value, metric)),
             _ => None,
         });
         let mut parts: Vec<String> = distribution.into_iter().collect();
         if self.sends_events {
-            parts.push(format!("{} records", grouped(events)));
+            parts.push(format!("{} records", grouped(self.events)));
         } else if parts.is_empty() && metrics.iter().all(Metric::is_empty) {
             parts.push("no events".into());
         }
@@ -214,9 +280,42 @@ fn has(what: &'static str, name: &str, has: Vec<String>, meta: &ProbeMeta) -> Re
     Err(Choice::No { what, name: name.to_owned(), probe: meta.name.clone(), has, near })
 }
 
+/// Whether standard output is a terminal where figures can be drawn again in the same place.
+fn can_place() -> bool {
+    io::stdout().is_terminal() && Environment::own().can_draw()
+}
+
+/// As many lines as a terminal of so many rows can have replaced: what went out of it at the top stays. The last line says what is missing.
+fn fitting(lines: &[&str], rows: usize) -> Vec<String> {
+    // The cursor stands on a row of its own.
+    let most = rows.saturating_sub(1).max(1);
+    let mut fit: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+    if lines.len() > most {
+        let left_out = most.saturating_sub(2)..lines.len() - 1;
+        let more = format!("... {} more lines at the end", left_out.len());
+        fit.splice(left_out, (most >= 2).then_some(more));
+    }
+    fit
+}
+
 /// At once: the reader of a pipe waits for it.
 fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fitting;
+
+    #[test]
+    fn lines_that_do_not_fit_are_left_for_the_end() {
+        let lines = ["a", "b", "c", "d", "e", "what is missing"];
+        assert_eq!(fitting(&lines, 7), lines);
+        assert_eq!(fitting(&lines, 6), ["a", "b", "c", "... 2 more lines at the end", "what is missing"]);
+        assert_eq!(fitting(&lines, 3), ["... 5 more lines at the end", "what is missing"]);
+        assert_eq!(fitting(&lines, 2), ["what is missing"]);
+        assert_eq!(fitting(&lines, 0), ["what is missing"]);
+    }
 }

@@ -13,6 +13,7 @@ mod terminal;
 
 use super::client::{self, AgentArgs, Client, runtime};
 use super::{Output, fail};
+use crate::cli::terminal::Environment;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use request::Request;
@@ -22,7 +23,6 @@ use source::{Failure, Source};
 use state::{Page, Size, State};
 use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
-use terminal::Environment;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -135,7 +135,7 @@ pub fn show<S: Source>(
         return Err(TopError::NoMetric(metric.clone()));
     }
     if !once {
-        terminal::run(state, Environment::own().look(), source, runtime).map_err(TopError::Terminal)?;
+        terminal::run(state, terminal::look(&Environment::own()), source, runtime).map_err(TopError::Terminal)?;
         return Ok(Vec::new());
     }
     if view.output == Output::Json {

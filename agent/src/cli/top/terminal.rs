@@ -5,6 +5,7 @@ use super::request::Request;
 use super::screen::{self, Colours, Look};
 use super::source::Source;
 use super::state::{Flow, Key, Size, State};
+use crate::cli::terminal::Environment;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::io;
@@ -16,44 +17,18 @@ use tokio::sync::watch;
 /// Longest time until an answer is drawn.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// What the environment says of the terminal.
-#[derive(Debug, Default)]
-pub struct Environment {
-    pub term: String,
-    pub colorterm: String,
-    /// Set by some terminals: foreground and background.
-    pub colorfgbg: String,
-    pub no_color: bool,
-}
-
-impl Environment {
-    pub fn own() -> Environment {
-        let read = |name| std::env::var(name).unwrap_or_default();
-        Environment {
-            term: read("TERM"),
-            colorterm: read("COLORTERM"),
-            colorfgbg: read("COLORFGBG"),
-            no_color: !read("NO_COLOR").is_empty(),
-        }
-    }
-
-    /// Whether the cursor can be placed, which a screen that changes needs.
-    pub fn can_draw(&self) -> bool {
-        !["", "dumb"].contains(&self.term.as_str())
-    }
-
-    pub fn look(&self) -> Look {
-        let is_full = ["truecolor", "24bit"].contains(&self.colorterm.as_str());
-        let colours = match () {
-            () if self.no_color || !self.can_draw() => Colours::None,
-            () if is_full || self.term.contains("direct") => Colours::Full,
-            () if self.term.contains("256") => Colours::Indexed,
-            // Eight colours are too few for a ramp.
-            () => Colours::None,
-        };
-        let is_light = self.colorfgbg.rsplit(';').next().is_some_and(|background| ["7", "15"].contains(&background));
-        Look { colours, is_light, has_cursor: true }
-    }
+/// How a screen looks in this terminal.
+pub fn look(of: &Environment) -> Look {
+    let is_full = ["truecolor", "24bit"].contains(&of.colorterm.as_str());
+    let colours = match () {
+        () if of.no_color || !of.can_draw() => Colours::None,
+        () if is_full || of.term.contains("direct") => Colours::Full,
+        () if of.term.contains("256") => Colours::Indexed,
+        // Eight colours are too few for a ramp.
+        () => Colours::None,
+    };
+    let is_light = of.colorfgbg.rsplit(';').next().is_some_and(|background| ["7", "15"].contains(&background));
+    Look { colours, is_light, has_cursor: true }
 }
 
 /// Shows screens until the user ends it.
@@ -147,7 +122,7 @@ mod tests {
     fn colours_are_those_that_the_terminal_has() {
         let of = |term: &str, colorterm: &str, no_color| {
             let (term, colorterm) = (term.to_owned(), colorterm.to_owned());
-            Environment { term, colorterm, no_color, ..Environment::default() }.look().colours
+            look(&Environment { term, colorterm, no_color, ..Environment::default() }).colours
         };
         assert_eq!(of("xterm-256color", "", false), Colours::Indexed);
         assert_eq!(of("xterm-256color", "truecolor", false), Colours::Full);
@@ -156,6 +131,6 @@ mod tests {
             assert_eq!(of(plain, "", false), Colours::None, "{plain}");
         }
         let light = Environment { colorfgbg: "0;15".into(), ..Environment::default() };
-        assert!(light.look().is_light && !Environment::default().look().is_light);
+        assert!(look(&light).is_light && !look(&Environment::default()).is_light);
     }
 }
