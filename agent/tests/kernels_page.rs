@@ -3,6 +3,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use support::agent::{self, Setup};
 use support::{lab, load, not_run, output};
 
@@ -86,9 +87,14 @@ fn root_every_shipped_probe_attaches_or_says_why() {
     // What cannot attach takes nothing from the others.
     let getppid = [("syscall", "getppid")];
     let calls = |metrics: &support::metrics::Metrics| metrics.sum("kstrobe_syscall_duration_seconds_count", &getppid);
-    let before = calls(&agent.scrape());
+    // An emulated kernel with all probes may take longer than a scraper waits, which then gets the reading before.
+    let fresh = || {
+        let is_fresh = |metrics: &support::metrics::Metrics| metrics.sum("kstrobe_scrape_age_seconds", &[]) == 0.0;
+        support::wait_for("a fresh scrape", Duration::from_secs(60), || Some(agent.scrape()).filter(is_fresh))
+    };
+    let before = calls(&fresh());
     load::getppid_calls(1000);
-    let after = agent.scrape();
+    let after = fresh();
     assert!(calls(&after) - before >= 1000.0, "{} of 1000 calls", calls(&after) - before);
     for name in shipped.keys() {
         assert!(after.has("kstrobe_probe_attached", &[("probe", name)]), "{name} is not in the metrics");
