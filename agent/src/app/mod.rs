@@ -50,7 +50,7 @@ use crate::kernel::hooks::entry;
 use crate::kernel::load::Loader;
 use crate::kernel::load::Shared;
 use crate::kernel::tracefs::Tracefs;
-use crate::kernel::{detect, instance, sys};
+use crate::kernel::{detect, instance, parallel, sys};
 use crate::kubernetes;
 use crate::kubernetes::other_nodes::OtherNodes;
 use crate::kubernetes::probe_controller;
@@ -61,7 +61,7 @@ use crate::metrics::telemetry::{self, Observed, Telemetry, WorkloadsUse};
 use crate::metrics::workload_names::WorkloadNames;
 use crate::probe::lock::{NamesLock, ProbeLock, ScrapeLock};
 use crate::probe::status::{NodeStatus, Status};
-use crate::probe::{Probe, lock};
+use crate::probe::{Probe, Tried, lock};
 use captures::CaptureDeps;
 pub use endpoints::{
     Captures, Endpoints, Exposition, ProfileError, ProfileRequest, Reload, ReloadRefused, StacksStatus,
@@ -432,7 +432,7 @@ impl App {
         // Dropped after the loads: it holds the kernel's BTF, some 10 MB.
         let mut loader = Loader::for_target(shared.clone(), target, btf);
         let begun = Instant::now();
-        let compiled: Vec<_> = plans.iter().map(|plan| compile::probe(plan, target)).collect();
+        let compiled = parallel::map(plans.iter().collect(), || (), |(), plan| compile::probe(plan, target));
         let compile_ms = milliseconds(begun);
         // Before the first map is made: the kernel kills a process above its limit without a message of the agent's.
         let need = Need::of(compiled.iter().filter_map(Compiled::artifact), agent);
@@ -440,22 +440,36 @@ impl App {
             tracing::error!(reason, "too little memory");
         }
         let begun = Instant::now();
-        let batch = shared.hooks.batch();
-        let start = |(at, plan, compiled): (usize, &ProbePlan, Compiled)| {
+        let load = |loader: &mut Loader, (plan, compiled): (&ProbePlan, Compiled)| {
             let begun = Instant::now();
-            let probe = Probe::start(plan, compiled, target, &mut loader, btf);
-            tracing::debug!(probe = plan.meta().name, ms = milliseconds(begun), "loaded and attached");
+            let tried = Tried::load(plan, &compiled, loader);
+            tracing::debug!(probe = plan.meta().name, ms = milliseconds(begun), "loaded");
+            (compiled, tried)
+        };
+        let loader_of_thread = || Loader::for_target(shared.clone(), target, btf);
+        let loaded = parallel::map(plans.iter().zip(compiled).collect(), loader_of_thread, load);
+        let load_ms = milliseconds(begun);
+        let begun = Instant::now();
+        let batch = shared.hooks.batch();
+        let start = |loader: &mut Loader, (at, plan, loaded): (usize, &ProbePlan, (Compiled, Tried))| {
+            let begun = Instant::now();
+            let probe = Probe::start_tried(plan, loaded, target, loader, btf);
+            tracing::debug!(probe = plan.meta().name, ms = milliseconds(begun), "attached");
             (at, Arc::new(ProbeLock::new(probe)))
         };
         let mut in_order: Vec<_> =
-            plans.iter().zip(compiled).enumerate().map(|(at, (plan, compiled))| (at, plan, compiled)).collect();
+            plans.iter().zip(loaded).enumerate().map(|(at, (plan, loaded))| (at, plan, loaded)).collect();
         // Programs of few system calls come last: other calls then end before the entries that these fill.
-        in_order.sort_by_key(|(_, _, compiled)| !compiled.measures_all_calls());
-        let mut probes: Vec<_> = in_order.into_iter().map(start).collect();
+        in_order.sort_by_key(|(_, _, (compiled, _))| !compiled.measures_all_calls());
+        // Symbols of their files take long to read, and their programs share no hook with others.
+        let (of_files, others): (Vec<_>, Vec<_>) =
+            in_order.into_iter().partition(|(_, _, (compiled, _))| compiled.is_of_files());
+        let mut probes: Vec<_> = others.into_iter().map(|probe| start(&mut loader, probe)).collect();
+        probes.extend(parallel::map(of_files, loader_of_thread, start));
         drop(batch);
         probes.sort_by_key(|(at, _)| *at);
         let probes = probes.into_iter().map(|(_, probe)| probe).collect();
-        tracing::info!(compile_ms, load_ms = milliseconds(begun), "probes started");
+        tracing::info!(compile_ms, load_ms, attach_ms = milliseconds(begun), "probes started");
         let app = App {
             shared,
             entry_ns,

@@ -72,6 +72,12 @@ impl Compiled {
         self.artifact().is_some_and(|artifact| artifact.programs.iter().any(all))
     }
 
+    /// Whether all of its hooks are in files of user space.
+    pub fn is_of_files(&self) -> bool {
+        self.artifact()
+            .is_some_and(|artifact| artifact.programs.iter().all(|program| program.attach.binary().is_some()))
+    }
+
     /// What is wrong in the text, whichever the kernel is.
     pub fn mistakes(&self) -> impl Iterator<Item = &Diagnostic> {
         let refusal = match self {

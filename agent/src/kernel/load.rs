@@ -449,7 +449,12 @@ pub fn load(
     layout: &Layout,
     programs: impl IntoIterator<Item: Into<Program>>,
 ) -> Result<Loaded, LoadError> {
-    let mut loaded = load_unattached(loader, object, layout, programs)?;
+    let loaded = load_unattached(loader, object, layout, programs)?;
+    attach_loaded(loader, loaded)
+}
+
+/// The second half of [`load`].
+pub fn attach_loaded(loader: &mut Loader, mut loaded: Loaded) -> Result<Loaded, LoadError> {
     loaded.join(loader)?;
     loaded.attach(&mut loader.attacher).map(|()| loaded)
 }

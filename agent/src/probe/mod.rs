@@ -28,3 +28,4 @@ mod user_hooks;
 
 pub use lock::lock;
 pub use running::{Probe, Throttling};
+pub use start::Tried;

@@ -26,9 +26,22 @@ use crate::config::plan::explain;
 use crate::config::plan::{self, CompileError, ProbePlan};
 use crate::kernel::attach::is_user_hook;
 use crate::kernel::binaries::find::ProcessSnapshot;
-use crate::kernel::load::{LoadError, Loader, Program, load};
+use crate::kernel::load::{LoadError, Loaded, Loader, Program, attach_loaded, load_unattached};
 use crate::kernel::privileges::Capabilities;
 use kstrobe_export::snapshot::Moment;
+
+/// What the kernel has said to the programs of a compiled probe, before any of them is attached; `None` of a probe without programs.
+pub struct Tried(Option<Result<Loaded, LoadError>>);
+
+impl Tried {
+    /// Loads them. Probes are loaded beside one another, as the kernel takes its time to check programs and to clear the memory of maps.
+    pub fn load(plan: &ProbePlan, compiled: &Compiled, loader: &mut Loader) -> Tried {
+        Tried(match compiled {
+            Compiled::Ready(artifact) if has_programs(plan, artifact) => Some(load_artifact(artifact, loader)),
+            _ => None,
+        })
+    }
+}
 
 impl Probe {
     /// Starts a probe that was compiled for this target. An error is logged here once with all its detail, and kept as the reason.
@@ -39,10 +52,22 @@ impl Probe {
         loader: &mut Loader,
         btf: Option<&Path>,
     ) -> Probe {
+        let tried = Tried::load(plan, &compiled, loader);
+        Probe::start_tried(plan, (compiled, tried), target, loader, btf)
+    }
+
+    /// The same with programs that are loaded.
+    pub fn start_tried(
+        plan: &ProbePlan,
+        (compiled, tried): (Compiled, Tried),
+        target: &Target,
+        loader: &mut Loader,
+        btf: Option<&Path>,
+    ) -> Probe {
         match compiled {
             Compiled::Ready(artifact) => {
                 log_diagnostics(&plan.warnings(&artifact));
-                ready(plan, artifact, target, loader)
+                ready(plan, artifact, tried, target, loader)
             }
             Compiled::OverSession(artifact, refusal) => {
                 over_session(plan, artifact, &refusal.reason()).unwrap_or_else(|| {
@@ -59,17 +84,25 @@ impl Probe {
     }
 }
 
-fn ready(plan: &ProbePlan, artifact: Artifact, target: &Target, loader: &mut Loader) -> Probe {
-    let meta = plan.meta();
-    if artifact.is_idle() {
+fn ready(plan: &ProbePlan, artifact: Artifact, Tried(tried): Tried, target: &Target, loader: &mut Loader) -> Probe {
+    if let Some(loaded) = tried {
+        attach(plan, artifact, loaded, target, loader)
+    } else if artifact.is_idle() {
         idle(plan, &artifact)
-    } else if meta.poll.is_some() {
+    } else if plan.meta().poll.is_some() {
         poll(plan, artifact)
-    } else if meta.engine == plan::Engine::Ftrace {
-        trace(plan, artifact)
     } else {
-        attach(plan, artifact, target, loader)
+        trace(plan, artifact)
     }
+}
+
+fn has_programs(plan: &ProbePlan, artifact: &Artifact) -> bool {
+    let meta = plan.meta();
+    !artifact.is_idle() && meta.poll.is_none() && meta.engine != plan::Engine::Ftrace
+}
+
+fn load_artifact(artifact: &Artifact, loader: &mut Loader) -> Result<Loaded, LoadError> {
+    load_unattached(loader, &artifact.object, &artifact.module.layout, &artifact.programs)
 }
 
 /// Logs each reason. Missing capabilities are logged once for all probes, by the agent.
@@ -163,11 +196,17 @@ fn over_session(plan: &ProbePlan, artifact: Artifact, refused: &str) -> Option<P
     Some(running)
 }
 
-/// Loads and attaches the first of the attempts that the kernel takes.
-fn attach(plan: &ProbePlan, best: Artifact, target: &Target, loader: &mut Loader) -> Probe {
+/// Attaches the best artifact, which was loaded, or loads and attaches the first of the next best that the kernel takes.
+fn attach(
+    plan: &ProbePlan,
+    best: Artifact,
+    mut loaded: Result<Loaded, LoadError>,
+    target: &Target,
+    loader: &mut Loader,
+) -> Probe {
     let (mut artifact, mut attempts, mut first) = (best, Attempts::new(plan, target), None);
     loop {
-        let error = match load_once(plan, &artifact, loader) {
+        let error = match loaded.and_then(|loaded| attach_once(plan, &artifact, loaded, loader)) {
             Ok(running) => {
                 if let Some(reason) = first {
                     tracing::warn!(probe = plan.meta().name, %reason, "attached in the next best way");
@@ -179,7 +218,7 @@ fn attach(plan: &ProbePlan, best: Artifact, target: &Target, loader: &mut Loader
         let next = refused_hook(&artifact, &error).and_then(|hook| attempts.without(hook, error.to_string()));
         let first = first.get_or_insert(error);
         match next {
-            Some(next) => artifact = next,
+            Some(next) => (loaded, artifact) = (load_artifact(&next, loader), next),
             None => return refused(plan, target, first),
         }
     }
@@ -213,11 +252,11 @@ fn refused(plan: &ProbePlan, target: &Target, error: &LoadError) -> Probe {
     off(plan, error.to_string())
 }
 
-fn load_once(plan: &ProbePlan, artifact: &Artifact, loader: &mut Loader) -> Result<Probe, LoadError> {
+fn attach_once(plan: &ProbePlan, artifact: &Artifact, loaded: Loaded, loader: &mut Loader) -> Result<Probe, LoadError> {
     let born = Moment::now();
     let programs: Vec<_> = artifact.programs.iter().map(|p| (p.name.clone(), p.attach.clone())).collect();
     let layout = &artifact.module.layout;
-    let loaded = load(loader, &artifact.object, layout, &artifact.programs)?;
+    let loaded = attach_loaded(loader, loaded)?;
     let mut user = UserHooks::new(&programs);
     if let Some(user) = &mut user {
         log_changes(&plan.meta().name, &user.look(&loaded, &ProcessSnapshot::look()));

@@ -12,6 +12,7 @@ pub mod slices;
 
 use crate::kernel::attach::{AttachError, Attacher, ProgramType};
 use crate::kernel::control::{Control, random_below};
+use crate::kernel::parallel;
 use crate::kernel::read::OpenSpans;
 use crate::kernel::sys::prog::Refused;
 use kstrobe_ebpf::dispatch::{self, AsmError};
@@ -175,11 +176,9 @@ impl Hooks {
         if state.batches > 0 {
             return;
         }
-        let mut apart = Vec::new();
-        for part in state.parts.iter_mut().filter(|part| part.is_changed()) {
-            let slots = part.build();
-            apart.extend(slots.into_iter().map(|slot| (part.hook().clone(), slot)));
-        }
+        let changed = state.parts.iter_mut().filter(|part| part.is_changed()).collect();
+        let built = parallel::map(changed, || (), |(), part: &mut Part| (part.build(), part.hook().clone()));
+        let apart = built.into_iter().flat_map(|(slots, hook)| slots.into_iter().map(move |slot| (hook.clone(), slot)));
         for (attach, slot) in apart {
             self.set_apart(state, &attach, slot);
         }
