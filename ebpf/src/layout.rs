@@ -240,6 +240,9 @@ impl MapDef {
 pub struct Table {
     /// Array map of records.
     pub values: MapId,
+    /// Array map of a word for each record, in the same order, which grows after each event that the record takes: whether any
+    /// of many records has changed is read from few pages. `None` where that would save nothing.
+    pub changes: Option<MapId>,
     /// CPU `c` writes shard `c % shards`, or that of [`Layout::shard_of`]. With `shards < cpus`, or several writers, adds are atomic.
     pub shards: u32,
     /// Records per shard.

@@ -22,6 +22,8 @@ pub struct ProbeMaps {
     maps: Vec<KernelMap>,
     /// By table.
     values: Vec<Values>,
+    /// By table, of those where programs say which records change.
+    changes: Vec<Option<Values>>,
     losses: Option<Values>,
     /// What steps count of their states.
     states: Option<Values>,
@@ -123,6 +125,8 @@ impl ProbeMaps {
             Values::open(map).map_err(|error| LayoutError::Open { map: layout.map(id).name.clone(), error })
         };
         let values = layout.tables.iter().map(|table| open(table.values)).collect::<Result<_, _>>()?;
+        let changes =
+            layout.tables.iter().map(|table| table.changes.map(open).transpose()).collect::<Result<_, _>>()?;
         let losses = layout.losses.as_ref().map(|losses| open(losses.map)).transpose()?;
         let states = layout.state.as_ref().map(|state| open(state.counts)).transpose()?;
         let control = layout.control.as_ref().map(|control| {
@@ -133,7 +137,7 @@ impl ProbeMaps {
         });
         let control = control.transpose()?;
         let (forgotten, evicted, admissions) = Default::default();
-        Ok(ProbeMaps { layout, maps, values, losses, states, forgotten, evicted, admissions, control })
+        Ok(ProbeMaps { layout, maps, values, changes, losses, states, forgotten, evicted, admissions, control })
     }
 
     /// What the bytes in the maps mean.
@@ -172,6 +176,14 @@ impl ProbeMaps {
         let (layout, values) = self.table_parts(table)?;
         values.refresh(self.map(layout.values))?;
         Ok(values.words())
+    }
+
+    /// The words of a table that say which records have changed: read before the values, what is seen here is seen there.
+    pub fn changes(&self, table: usize) -> io::Result<Option<&[AtomicU64]>> {
+        let (layout, _) = self.table_parts(table)?;
+        let (Some(map), Some(Some(changes))) = (layout.changes, self.changes.get(table)) else { return Ok(None) };
+        changes.refresh(self.map(map))?;
+        Ok(Some(changes.words()))
     }
 
     /// Keys that programs have put into the index of a table so far. While it stays, no key came. `None` where they do not count.
@@ -426,9 +438,11 @@ pub(super) fn check_map(def: &MapDef, [kind, key, value, capacity]: [u32; 4]) ->
 fn check_table(table: &Table, maps: &[KernelMap]) -> Result<(), LayoutError> {
     let map = |id: MapId| maps.get(id.0 as usize).ok_or(LayoutError::NoMap(id.0));
     let &Table { shards, slots, .. } = table;
-    let entries = map(table.values)?.capacity;
-    if shards.checked_mul(slots) != Some(entries) {
-        return Err(LayoutError::Table { shards, slots, entries });
+    for id in [Some(table.values), table.changes].into_iter().flatten() {
+        let entries = map(id)?.capacity;
+        if shards.checked_mul(slots) != Some(entries) {
+            return Err(LayoutError::Table { shards, slots, entries });
+        }
     }
     if let Index::Hash { map: index, free, key_bytes, fresh } = table.index {
         let (index, free) = (map(index)?, map(free)?);

@@ -120,6 +120,28 @@ pub struct Folded {
     pub fingerprints: Vec<u64>,
 }
 
+/// The memory of a table.
+#[derive(Debug)]
+pub struct Area<'a, W: ?Sized> {
+    pub words: &'a W,
+    /// A word for each record that grows with each of its events, where programs keep one.
+    pub changes: Option<&'a W>,
+}
+
+impl<W: ?Sized> Clone for Area<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W: ?Sized> Copy for Area<'_, W> {}
+
+impl<'a, W: ?Sized> From<&'a W> for Area<'a, W> {
+    fn from(words: &'a W) -> Self {
+        Area { words, changes: None }
+    }
+}
+
 /// What one series is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
@@ -164,7 +186,7 @@ fn fold_cell<'a, W: Words + ?Sized>(
     rows: impl ExactSizeIterator<Item = Row<'a>>,
     fingerprints: &mut [u64],
 ) -> Column {
-    let records = Records::new(table, words);
+    let records = Records::new(table, words.into());
     let rows = rows.zip(fingerprints);
     match &cell.kind {
         CellKind::Counter | CellKind::Stacks(_) => Column::Counter(
@@ -202,13 +224,16 @@ fn fold_cell<'a, W: Words + ?Sized>(
 pub struct Records<'a, W: ?Sized> {
     table: &'a Table,
     words: &'a W,
+    changes: Option<&'a W>,
     /// Words from one record to the next.
     stride: usize,
 }
 
 impl<'a, W: Words + ?Sized> Records<'a, W> {
-    pub fn new(table: &'a Table, words: &'a W) -> Self {
-        Records { table, words, stride: record_words(table) }
+    pub fn new(table: &'a Table, Area { words, changes }: Area<'a, W>) -> Self {
+        let elements = table.slots as usize * table.shards as usize;
+        let changes = changes.filter(|changes| changes.count() >= elements);
+        Records { table, words, changes, stride: record_words(table) }
     }
 
     pub fn table(&self) -> &'a Table {
@@ -222,8 +247,14 @@ impl<'a, W: Words + ?Sized> Records<'a, W> {
 
     /// Where the records of a slot begin: none beyond the table.
     fn records(&self, slot: u32) -> impl Iterator<Item = usize> {
+        self.elements(slot).map(|element| element * self.stride)
+    }
+
+    /// The numbers of the records of a slot.
+    fn elements(&self, slot: u32) -> impl Iterator<Item = usize> + use<W> {
         let shards = if slot < self.table.slots { 0..self.table.shards as usize } else { 0..0 };
-        shards.map(move |shard| record_at(self.table, self.stride, shard, slot))
+        let slots = self.table.slots as usize;
+        shards.map(move |shard| shard * slots + slot as usize)
     }
 
     pub fn counter(&self, cell: &Cell, row: Row<'_>) -> u64 {
@@ -261,17 +292,29 @@ impl<'a, W: Words + ?Sized> Records<'a, W> {
         sum
     }
 
-    /// A number that changes with the values of the row, from two words of each cell: an observation changes the sum of its
-    /// histogram, or has the value 0 and is in the first bucket. It stays the same when values of a histogram add up to a
-    /// multiple of 2^64.
+    /// A number that changes with the values of the row, from the words that programs keep for this. Where they keep none, from two words
+    /// of each cell: an observation changes the sum of its histogram, or has the value 0 and is in the first bucket. It then stays the
+    /// same when values of a histogram add up to a multiple of 2^64.
     pub fn mark(&self, row: Row<'_>) -> u64 {
-        let words = row.slots.iter().flat_map(|&slot| self.marking_words(slot));
-        words.fold(0, |mark, word| mixed(mark ^ word))
+        match self.changes {
+            Some(changes) => row
+                .slots
+                .iter()
+                .flat_map(|&slot| self.elements(slot))
+                .fold(0, |mark, at| mixed(mark ^ changes.word(at))),
+            None => {
+                let words = row.slots.iter().flat_map(|&slot| self.marking_words(slot));
+                words.fold(0, |mark, word| mixed(mark ^ word))
+            }
+        }
     }
 
     /// Whether [`Records::mark`] finds nothing in this slot.
     pub fn is_unused(&self, slot: u32) -> bool {
-        self.marking_words(slot).all(|word| word == 0)
+        match self.changes {
+            Some(changes) => self.elements(slot).all(|at| changes.word(at) == 0),
+            None => self.marking_words(slot).all(|word| word == 0),
+        }
     }
 
     fn marking_words(&self, slot: u32) -> impl Iterator<Item = u64> {

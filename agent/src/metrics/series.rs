@@ -8,7 +8,7 @@
 //! Keys of cgroups end with their cgroup. What such a key had counted stays in the series as long as other keys have it: so
 //! does the sum of a deployment when one of its pods goes. A series whose last key goes, goes.
 
-use crate::metrics::fold::{self, Column, FoldError, Records, Words};
+use crate::metrics::fold::{self, Area, Column, FoldError, Records, Words};
 use crate::metrics::labels::{Names, OTHER};
 use crate::metrics::workload_names::{self, Status, WorkloadNames};
 use kstrobe_ebpf::layout::{Index, KeyField, Table};
@@ -124,21 +124,21 @@ impl TableSeries {
         names: &mut Names,
         now: Moment,
     ) -> Result<Vec<Family>, FoldError> {
-        self.read_known(words, Some(index), names, now)
+        self.read_known(words.into(), Some(index), names, now)
     }
 
     /// The same. Without an `index`, the keys are those of the last reading.
     pub fn read_known<'k, W: Words + ?Sized>(
         &mut self,
-        words: &W,
+        area: Area<'_, W>,
         index: Option<impl IntoIterator<Item = (&'k [u8], u32)>>,
         names: &mut Names,
         now: Moment,
     ) -> Result<Vec<Family>, FoldError> {
-        fold::check_size(&self.table, words)?;
-        self.learn(words, index, names, now);
+        fold::check_size(&self.table, area.words)?;
+        self.learn(area, index, names, now);
         let rows = self.groups.values().map(Group::row);
-        let folded = fold::fold(&self.table, words, rows)?;
+        let folded = fold::fold(&self.table, area.words, rows)?;
         for (group, print) in self.groups.values_mut().zip(&folded.fingerprints) {
             if group.fingerprint != *print {
                 group.fingerprint = *print;
@@ -265,7 +265,7 @@ impl TableSeries {
 
     fn learn<'k, W: Words + ?Sized>(
         &mut self,
-        words: &W,
+        area: Area<'_, W>,
         index: Option<impl IntoIterator<Item = (&'k [u8], u32)>>,
         names: &mut Names,
         now: Moment,
@@ -274,12 +274,12 @@ impl TableSeries {
             // No label to be absent: zero events is a true count.
             Index::Single => self.learn_key(0, &[], names, now),
             Index::Dense(domains) => {
-                for slot in 0..self.table.slots {
-                    let new = Some(slot) != self.table.overflow && self.known[slot as usize].is_none();
-                    if new && !Records::new(&self.table, words).is_unused(slot) {
-                        let key = dense_key(&self.table.key, &domains, slot);
-                        self.learn_key(slot, &key, names, now);
-                    }
+                let records = Records::new(&self.table, area);
+                let unknown = |slot: &u32| Some(*slot) != self.table.overflow && self.known[*slot as usize].is_none();
+                let new = (0..self.table.slots).filter(unknown).filter(|slot| !records.is_unused(*slot));
+                for slot in new.collect::<Vec<_>>() {
+                    let key = dense_key(&self.table.key, &domains, slot);
+                    self.learn_key(slot, &key, names, now);
                 }
             }
             Index::Hash { key_bytes, .. } => {
@@ -299,7 +299,7 @@ impl TableSeries {
         }
         if let Some(slot) = self.table.overflow
             && self.known.get(slot as usize).is_some_and(Option::is_none)
-            && !fold::is_zero(&self.table, words, slot)
+            && !fold::is_zero(&self.table, area.words, slot)
         {
             let other = self.share(OTHER.to_owned());
             self.insert(slot, &[], self.table.key.iter().map(|_| other.clone()).collect(), now);

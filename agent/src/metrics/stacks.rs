@@ -89,6 +89,7 @@ mod tests {
         let spec = StackSpec { kernel: true, user: true, depth: 127, at_start: false, unwind: Unwind::Tables };
         Table {
             values: MapId(0),
+            changes: None,
             shards: 2,
             slots: 4,
             overflow: Some(0),

@@ -26,7 +26,7 @@ use crate::kernel::hooks::{Slicing, Use};
 use crate::kernel::load::{Loaded, ProgInfo};
 use crate::kernel::read::{ProbeMaps, TableView};
 use crate::kernel::sys::monotonic_ns;
-use crate::metrics::fold::FoldError;
+use crate::metrics::fold::{Area, FoldError};
 use crate::metrics::labels::Names;
 use crate::metrics::profiles::processes::Processes;
 use crate::metrics::series::TableSeries;
@@ -239,7 +239,7 @@ impl KernelEngine {
         let aging = |table: &TableSeries| table.ttl().is_some() && table.table().stack_key().is_none();
         for (i, table) in self.tables.iter_mut().enumerate().filter(|(_, table)| aging(table)) {
             // The time to live counts from the last change, which is seen only by reading.
-            let look = |table: &mut TableSeries, view: &View<'_>| table.look(view.values, view.keys(), names, now);
+            let look = |table: &mut TableSeries, view: &View<'_>| table.look(view.area, view.keys(), names, now);
             let looked = read_table(&self.loaded, i, table, &mut self.learned[i], look);
             if let Err(e) = looked {
                 errors.push(e);
@@ -406,7 +406,7 @@ impl KernelEngine {
 impl Engine for KernelEngine {
     fn scrape(&mut self, scrape: &mut Scrape<'_>) -> Vec<Family> {
         let families = self.read_tables(scrape, |table, view, scrape| {
-            table.read_known(view.values, view.keys(), scrape.names, scrape.now)
+            table.read_known(view.area, view.keys(), scrape.names, scrape.now)
         });
         self.observe(scrape);
         families
@@ -420,7 +420,7 @@ impl Engine for KernelEngine {
 
     fn read_series(&mut self, scrape: &mut Scrape<'_>) -> Vec<PackedFamily> {
         self.read_tables(scrape, |table, view, scrape| {
-            table.read_blocks(view.values, view.keys(), scrape.names, scrape.now)
+            table.read_blocks(view.area, view.keys(), scrape.names, scrape.now)
         })
     }
 
@@ -488,7 +488,7 @@ pub(super) fn observe_fill(maps: &ProbeMaps, scrape: &mut Scrape<'_>, known: imp
 
 /// A table with the keys that its series may not know.
 struct View<'a> {
-    values: &'a [AtomicU64],
+    area: Area<'a, [AtomicU64]>,
     /// `None` when no key came since the last reading.
     index: Option<Vec<(Box<[u8]>, u32)>>,
 }
@@ -510,11 +510,12 @@ fn read_table<T>(
     let (maps, failed) = (loaded.maps(), |error| ReadError::Table { table: i, error });
     // Before the keys: what is added between the two is read again.
     let added = maps.keys_added(i).map_err(failed)?;
+    let changes = maps.changes(i).map_err(failed)?;
     let view = if added.is_some() && added == *learned && table.waiting() == 0 {
-        View { values: maps.values(i).map_err(failed)?, index: None }
+        View { area: Area { words: maps.values(i).map_err(failed)?, changes }, index: None }
     } else {
         let TableView { values, index } = maps.table(i).map_err(failed)?;
-        View { values, index: Some(index) }
+        View { area: Area { words: values, changes }, index: Some(index) }
     };
     let value = read(table, &view).map_err(|error| ReadError::Series { table: i, error })?;
     *learned = added;

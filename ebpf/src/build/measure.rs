@@ -7,7 +7,7 @@ use super::site::mark;
 use super::{Context, ShardRule};
 use crate::diag::Place;
 use crate::ir::{AluOp, Arg, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
-use crate::layout::{Cell, CellKind, Extreme, FreshSlots, Index, Loss, Table};
+use crate::layout::{Cell, CellKind, Extreme, FreshSlots, Index, Loss, MapId, Table};
 use crate::typed::{Expr, Measure};
 
 /// `BPF_NOEXIST`: fail when another CPU was faster.
@@ -50,9 +50,21 @@ fn table(context: &Context<'_>, s: &mut Exprs<'_>, n: usize, measures: &[&Measur
             mark(context, &mut s.w, *place);
             add(context, &mut s.w, cell, record, value, atomic);
         }
+        if let Some(changes) = table.changes {
+            changed(&mut s.w, changes, element);
+        }
     });
     let cond = crate::ir::Cond { op: CmpOp::Ne, a: record, b: Operand::Imm(0) };
     s.w.push(Stmt::If { cond, then: body, otherwise: vec![] });
+}
+
+/// Says that a record has changed, after it has. A CPU that adds at the same time may undo the step of another, but both records are
+/// written by then, and the word is another than before.
+fn changed(w: &mut Writer, changes: MapId, element: Operand) {
+    let word = w.array_element(changes, element);
+    w.when(CmpOp::Ne, word, Operand::Imm(0), |w| {
+        w.push(Stmt::Add { ptr: word, offset: 0, value: Operand::Imm(1), atomic: false });
+    });
 }
 
 /// A measured value.

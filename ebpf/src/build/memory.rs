@@ -101,7 +101,9 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     }
     let mmap = target.abilities.mmapable.yes();
     for table in &layout.tables {
-        layout.maps[table.values.0 as usize].kind = MapKind::Array { mmap };
+        for map in [Some(table.values), table.changes].into_iter().flatten() {
+            layout.maps[map.0 as usize].kind = MapKind::Array { mmap };
+        }
         if let Index::Hash { fresh: Some(fresh), .. } = table.index {
             layout.maps[fresh.map.0 as usize].kind = MapKind::Array { mmap };
         }
@@ -266,8 +268,14 @@ fn table(
     while shards > 1 && shards.checked_mul(slots).is_none() {
         shards = fewer(shards);
     }
-    let values = add_map(layout, format!("ks_values{n}"), MapKind::Array { mmap: false }, 4, offset, shards * slots);
-    Ok(Table { values, shards, slots, overflow, index, key, cells })
+    let array = MapKind::Array { mmap: false };
+    let values = add_map(layout, format!("ks_values{n}"), array, 4, offset, shards * slots);
+    // Sums by stack are taken out of the table, and those of a poll are read once.
+    let is_watched = |cell: &Cell| !matches!(cell.kind, CellKind::Stacks(_));
+    let changes =
+        (index != Index::Single && cells.iter().all(is_watched) && !matches!(probe.shape, Shape::Poll { .. }))
+            .then(|| add_map(layout, format!("ks_changes{n}"), array, 4, 8, shards * slots));
+    Ok(Table { values, changes, shards, slots, overflow, index, key, cells })
 }
 
 /// One more element in the map that all hashed tables share.
@@ -448,8 +456,10 @@ fn fit(layout: &mut Layout, budget: u64, place: Place) -> Result<(), Diagnostic>
         };
         let table = &mut layout.tables[i];
         table.shards = fewer(table.shards);
-        let (values, entries) = (table.values, table.shards * table.slots);
-        layout.maps[values.0 as usize].entries = entries;
+        let entries = table.shards * table.slots;
+        for map in [Some(table.values), table.changes].into_iter().flatten() {
+            layout.maps[map.0 as usize].entries = entries;
+        }
     }
     Ok(())
 }

@@ -155,6 +155,25 @@ fn a_span_by_cpu_fills_the_record_of_its_label() {
 }
 
 #[test]
+fn each_event_of_a_record_steps_its_word_of_changes() {
+    let module = compiled(softirq(Keep::Last), &target(2));
+    let mut m = machine(&module);
+    for (cpu, vector) in [(0, 3), (1, 3), (1, 3), (1, 77)] {
+        m.environment.cpu = cpu;
+        m.environment.now_ns += 1000;
+        run(&mut m, &module, "ks_softirq_start", &[vector]);
+        m.environment.now_ns += 1000;
+        run(&mut m, &module, "ks_softirq_end", &[vector]);
+    }
+    let table = &module.layout.tables[0];
+    let changes = m.array(table.changes.expect("several label sets"));
+    let stepped: Vec<(usize, u64)> =
+        (0..changes.len() / 8).map(|at| (at, word(changes, at))).filter(|(_, steps)| *steps > 0).collect();
+    let (slots, other) = (table.slots as usize, table.overflow.expect("a slot") as usize);
+    assert_eq!(stepped, [(3, 1), (slots + 3, 2), (slots + other, 1)]);
+}
+
+#[test]
 fn an_event_that_is_no_end_leaves_the_span_and_misses_none() {
     let mut probe = softirq(Keep::Last);
     let Shape::Span { end, .. } = &mut probe.shape else { panic!("span") };

@@ -28,7 +28,7 @@ fn counter() -> (Vec<u8>, Layout) {
     items.extend(count("counts", 0));
     let bytes = object(&maps, &[Prog { name: "kt_pgid", section: "tp_btf/sys_enter", items }]);
     let (values, index) = (MapId(0), Index::Single);
-    let table = Table { values, shards: 1, slots: 1, overflow: None, index, key: vec![], cells: vec![] };
+    let table = Table { values, changes: None, shards: 1, slots: 1, overflow: None, index, key: vec![], cells: vec![] };
     let control = Some(ControlMap { map: MapId(1) });
     (bytes, Layout { cpus: 1, maps, tables: vec![table], control, ..Layout::default() })
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 const COUNTS: MapKind = MapKind::Array { mmap: true };
 
 fn one_table(maps: Vec<MapDef>, slots: u32, index: Index) -> Layout {
-    let table = Table { values: MapId(0), shards: 1, slots, overflow: None, index, key: vec![], cells: vec![] };
+    let table =
+        Table { values: MapId(0), changes: None, shards: 1, slots, overflow: None, index, key: vec![], cells: vec![] };
     Layout { cpus: 1, maps, tables: vec![table], ..Layout::default() }
 }
 

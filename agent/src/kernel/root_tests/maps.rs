@@ -113,6 +113,7 @@ fn probe_maps(mmap: bool) -> ProbeMaps {
         ],
         tables: vec![Table {
             values: MapId(0),
+            changes: None,
             shards: 2,
             slots: 4,
             overflow: Some(0),

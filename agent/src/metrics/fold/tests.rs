@@ -21,6 +21,7 @@ fn cell(metric: u32, offset: u32, kind: CellKind) -> Cell {
 fn table(shards: u32, slots: u32) -> Table {
     Table {
         values: MapId(0),
+        changes: None,
         shards,
         slots,
         overflow: None,

@@ -1,9 +1,9 @@
 //! A table read into blocks: only records that have changed since the last reading are folded, one at a time.
 //!
-//! Two words of each of its cells say whether a record has changed ([`Records::mark`]).
+//! Programs count the events of each record beside it, which says whether it has changed ([`Records::mark`]).
 
 use super::{Group, TableSeries};
-use crate::metrics::fold::{self, FoldError, Records, Row, Words};
+use crate::metrics::fold::{self, Area, FoldError, Records, Row, Words};
 use crate::metrics::labels::Names;
 use kstrobe_ebpf::layout::CellKind;
 use kstrobe_export::reading::{Block, BlockBuilder, PackedFamily};
@@ -48,17 +48,17 @@ impl TableSeries {
     /// Reads the table as [`TableSeries::read`] does, but into blocks. Without an `index`, the keys are those of the last reading.
     pub fn read_blocks<'k, W: Words + ?Sized>(
         &mut self,
-        words: &W,
+        area: Area<'_, W>,
         index: Option<impl IntoIterator<Item = (&'k [u8], u32)>>,
         names: &mut Names,
         now: Moment,
     ) -> Result<Vec<PackedFamily>, FoldError> {
-        fold::check_size(&self.table, words)?;
-        self.learn(words, index, names, now);
+        fold::check_size(&self.table, area.words)?;
+        self.learn(area, index, names, now);
         self.divide();
         let mut blocks = std::mem::take(&mut self.blocks);
         blocks.readings += 1;
-        let records = Records::new(&self.table, words);
+        let records = Records::new(&self.table, area);
         let mut groups = self.groups.values_mut();
         for (number, known) in (blocks.readings..).zip(&mut blocks.blocks) {
             known.read(&records, &mut groups, number % REFOLD_ONE_OF == 0, &mut blocks.counts, now);
@@ -78,14 +78,14 @@ impl TableSeries {
     /// Looks which series have changed, without reading their values.
     pub fn look<'k, W: Words + ?Sized>(
         &mut self,
-        words: &W,
+        area: Area<'_, W>,
         index: Option<impl IntoIterator<Item = (&'k [u8], u32)>>,
         names: &mut Names,
         now: Moment,
     ) -> Result<(), FoldError> {
-        fold::check_size(&self.table, words)?;
-        self.learn(words, index, names, now);
-        let records = Records::new(&self.table, words);
+        fold::check_size(&self.table, area.words)?;
+        self.learn(area, index, names, now);
+        let records = Records::new(&self.table, area);
         for group in self.groups.values_mut() {
             group.is_idle(&records, now);
         }

@@ -27,7 +27,7 @@ pub(super) fn field(ty: Ty, offset: u32, decoder: Decoder) -> KeyField {
 fn counter_table(index: Index, slots: u32, overflow: Option<u32>, key: Vec<KeyField>) -> Table {
     let labels = (0..key.len() as u32).collect();
     let cells = vec![Cell { metric: 0, offset: 0, kind: CellKind::Counter, labels }];
-    Table { values: MapId(0), shards: 1, slots, overflow, index, key, cells }
+    Table { values: MapId(0), changes: None, shards: 1, slots, overflow, index, key, cells }
 }
 
 /// One label of type u32: 0 is `none`, everything else `many`.

@@ -20,7 +20,7 @@ fn table() -> Table {
     let cells = vec![Cell { metric: 0, offset: 0, kind: histogram, labels: vec![0] }, counter];
     let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 4, fresh: None };
     let key = vec![field(Ty::U32, 0, Decoder::Unsigned)];
-    Table { values: MapId(0), shards: SHARDS, slots: SLOTS, overflow: Some(0), index, key, cells }
+    Table { values: MapId(0), changes: None, shards: SHARDS, slots: SLOTS, overflow: Some(0), index, key, cells }
 }
 
 fn scheme(table: &Table) -> &Scheme {
@@ -42,13 +42,23 @@ fn series(born: Moment) -> TableSeries {
 struct Kernel {
     table: Table,
     words: Vec<u64>,
+    /// The number of events of each record, where programs keep it.
+    changes: Option<Vec<u64>>,
     keys: Vec<(u32, u32)>,
 }
 
 impl Kernel {
     fn new() -> Kernel {
         let table = table();
-        Kernel { words: vec![0; fold::table_words(&table)], table, keys: Vec::new() }
+        Kernel { words: vec![0; fold::table_words(&table)], table, changes: None, keys: Vec::new() }
+    }
+
+    fn with_changes() -> Kernel {
+        Kernel { changes: Some(vec![0; (SHARDS * SLOTS) as usize]), ..Kernel::new() }
+    }
+
+    fn area(&self) -> Area<'_, [u64]> {
+        Area { words: &self.words, changes: self.changes.as_deref() }
     }
 
     fn record(&mut self, shard: u32, slot: u32) -> &mut [u64] {
@@ -72,6 +82,9 @@ impl Kernel {
         record[0] += value;
         record[1 + bucket] += 1;
         *record.last_mut().unwrap() += 1;
+        if let Some(changes) = &mut self.changes {
+            changes[(shard * SLOTS + slot) as usize] += 1;
+        }
     }
 
     fn evict(&mut self, key: u32, all: &mut [&mut TableSeries]) {
@@ -88,7 +101,7 @@ impl Kernel {
     fn read(&self, series: &mut TableSeries, now: Moment) -> Vec<PackedFamily> {
         let index = self.index();
         let index = index.iter().map(|(key, slot)| (key.as_slice(), *slot));
-        series.read_blocks(self.words.as_slice(), Some(index), &mut Names::new(), now).unwrap()
+        series.read_blocks(self.area(), Some(index), &mut Names::new(), now).unwrap()
     }
 
     /// The exposition of a reading in blocks, and that of a snapshot.
@@ -136,8 +149,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn blocks_are_what_the_whole_table_is(steps in steps()) {
-        let (born, mut kernel, kept) = (Moment::now(), Kernel::new(), KeptBytes::default());
+    fn blocks_are_what_the_whole_table_is(steps in steps(), changes in any::<bool>()) {
+        let (born, kept) = (Moment::now(), KeptBytes::default());
+        let mut kernel = if changes { Kernel::with_changes() } else { Kernel::new() };
         let (mut blocks, mut whole, mut seconds) = (series(born), series(born), 0);
         (0..150).for_each(|key| kernel.observe(key, 0, 5));
         for step in steps.into_iter().chain([Step::Read(1), Step::Read(1), Step::Read(1)]) {
@@ -217,6 +231,21 @@ fn values_that_leave_the_sum_as_it_was_are_found_in_time() {
 }
 
 #[test]
+fn words_of_changes_alone_say_what_is_read_again() {
+    let (born, mut kernel) = (Moment::now(), Kernel::with_changes());
+    let mut series = series(born);
+    kernel.observe(1, 0, 7);
+    (1..4).for_each(|seconds| assert!(counted(&kernel, &mut series, at(born, seconds)).ends_with(" 1")));
+    // A program that is not through has added to the record, and says so last.
+    let bucket = scheme(&kernel.table).index(7);
+    let record = kernel.record(1, 1);
+    (record[0], record[1 + bucket]) = (7, 1);
+    assert!(counted(&kernel, &mut series, at(born, 4)).ends_with(" 1"));
+    kernel.changes.as_mut().unwrap()[(SLOTS + 1) as usize] = 1;
+    assert!(counted(&kernel, &mut series, at(born, 5)).ends_with(" 2"));
+}
+
+#[test]
 fn a_look_notices_changes_as_a_reading_does() {
     let (born, mut kernel) = (Moment::now(), Kernel::new());
     let mut series = series(born);
@@ -224,7 +253,7 @@ fn a_look_notices_changes_as_a_reading_does() {
     let look = |kernel: &Kernel, series: &mut TableSeries, seconds| {
         let index = kernel.index();
         let index = index.iter().map(|(key, slot)| (key.as_slice(), *slot));
-        series.look(kernel.words.as_slice(), Some(index), &mut Names::new(), at(born, seconds)).unwrap();
+        series.look(kernel.area(), Some(index), &mut Names::new(), at(born, seconds)).unwrap();
         series.tick(at(born, seconds).mono).len()
     };
     assert_eq!(look(&kernel, &mut series, 1), 0);

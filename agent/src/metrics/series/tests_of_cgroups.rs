@@ -20,7 +20,7 @@ fn table(labels: &[CgroupName], kinds: Vec<CellKind>) -> Table {
     };
     let cells = kinds.into_iter().enumerate().map(cell).collect();
     let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 8, fresh: None };
-    Table { values: MapId(0), shards: 1, slots: 8, overflow: Some(0), index, key, cells }
+    Table { values: MapId(0), changes: None, shards: 1, slots: 8, overflow: Some(0), index, key, cells }
 }
 
 /// A node whose cgroups a test names.
