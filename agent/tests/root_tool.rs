@@ -142,7 +142,6 @@ fn root_intervals_share_the_calls_between_them() {
     assert!(shortest.fold(1.0, f64::min) >= 0.002, "no sleep is shorter than it was to be: {text}");
 }
 
-/// Debian's bpftrace tools count the same execs, and ours shows one line for each.
 #[test]
 #[ignore = "needs root"]
 fn root_a_terminal_shows_bars_that_grow_in_place() {
@@ -170,6 +169,7 @@ fn root_a_terminal_shows_bars_that_grow_in_place() {
     );
 }
 
+/// Debian's bpftrace tools count the same execs, and ours shows one line for each.
 #[test]
 #[ignore = "needs root"]
 fn root_events_are_a_line_for_each_exec() {

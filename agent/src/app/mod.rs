@@ -429,7 +429,7 @@ impl App {
         // Before any program counts the calls that it makes.
         let entry_ns = entry::cost_ns().unwrap_or(entry::USUAL_NS);
         tracing::debug!(entry_ns, "cost of reaching a program");
-        // Dropped after the loads: it holds the kernel's BTF, some 10 MB.
+        // Dropped at the end of the start: it holds the kernel's BTF, some 10 MB.
         let mut loader = Loader::for_target(shared.clone(), target, btf);
         let begun = Instant::now();
         let compiled = parallel::map(plans.iter().collect(), || (), |(), plan| compile::probe(plan, target));

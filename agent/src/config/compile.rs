@@ -74,8 +74,8 @@ impl Compiled {
 
     /// Whether all of its hooks are in files of user space.
     pub fn is_of_files(&self) -> bool {
-        self.artifact()
-            .is_some_and(|artifact| artifact.programs.iter().all(|program| program.attach.binary().is_some()))
+        let programs = self.artifact().map(|artifact| &artifact.programs).filter(|programs| !programs.is_empty());
+        programs.is_some_and(|programs| programs.iter().all(|program| program.attach.binary().is_some()))
     }
 
     /// What is wrong in the text, whichever the kernel is.

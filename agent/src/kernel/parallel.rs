@@ -3,10 +3,10 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
-/// Most threads of [`map`]: the kernel's own locks let no more of them do something at a time.
+/// Most threads of [`map`], each of which may hold types of the kernel's modules.
 const MAX_THREADS: usize = 8;
 
-/// The results of a task for each item, in their order, by as many threads as there are CPUs for this process. Each thread has a state of
+/// The results of a task for each item, in their order, by as many threads as there are CPUs for this process, up to a limit. Each thread has a state of
 /// its own.
 pub fn map<T: Send, S, R: Send>(
     items: Vec<T>,

@@ -58,8 +58,8 @@ fn table(context: &Context<'_>, s: &mut Exprs<'_>, n: usize, measures: &[&Measur
     s.w.push(Stmt::If { cond, then: body, otherwise: vec![] });
 }
 
-/// Says that a record has changed, after it has. A CPU that adds at the same time may undo the step of another, but both records are
-/// written by then, and the word is another than before.
+/// Says that a record has changed, after it has. The step is no atomic one: where CPUs share a shard, one that was held up between its load
+/// and its store may undo steps of the other, which readers find when they fold the block all the same.
 fn changed(w: &mut Writer, changes: MapId, element: Operand) {
     let word = w.array_element(changes, element);
     w.when(CmpOp::Ne, word, Operand::Imm(0), |w| {

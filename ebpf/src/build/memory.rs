@@ -58,6 +58,13 @@ pub(super) const OFF_TOTAL: i32 = 8;
 /// When it was switched out; 0 while on a CPU.
 pub(super) const OFF_SINCE: i32 = 16;
 
+/// Bytes of a line of the cache. A record of no more is as quick to read as a word that says whether it has changed.
+const CACHE_LINE: u32 = 64;
+/// Fewest slots of a table whose changes are counted: those of fewer would put words of several CPUs into one line of the cache.
+const MIN_WATCHED_SLOTS: u32 = 64;
+/// Most tables whose changes are counted: a program has at most 64 maps (`MAX_USED_MAPS`).
+const MAX_WATCHED_TABLES: usize = 8;
+
 pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnostic>> {
     let sites = measurement_sites(probe);
     let groups = group(probe, &sites);
@@ -270,11 +277,13 @@ fn table(
     }
     let array = MapKind::Array { mmap: false };
     let values = add_map(layout, format!("ks_values{n}"), array, 4, offset, shards * slots);
-    // Sums by stack are taken out of the table, and those of a poll are read once.
-    let is_watched = |cell: &Cell| !matches!(cell.kind, CellKind::Stacks(_));
+    // Sums by stack are taken out of the table; those of a poll and of objects are read once.
+    let is_read_again = !cells.iter().any(|cell| matches!(cell.kind, CellKind::Stacks(_)))
+        && !matches!(probe.shape, Shape::Poll { .. })
+        && !of_objects(&probe.shape);
+    let is_large = slots >= MIN_WATCHED_SLOTS && offset > CACHE_LINE && n < MAX_WATCHED_TABLES;
     let changes =
-        (index != Index::Single && cells.iter().all(is_watched) && !matches!(probe.shape, Shape::Poll { .. }))
-            .then(|| add_map(layout, format!("ks_changes{n}"), array, 4, 8, shards * slots));
+        (is_read_again && is_large).then(|| add_map(layout, format!("ks_changes{n}"), array, 4, 8, shards * slots));
     Ok(Table { values, changes, shards, slots, overflow, index, key, cells })
 }
 

@@ -22,6 +22,12 @@ pub struct Before {
 impl Before {
     /// Takes a reading as what the next ones grow from.
     pub fn advance(&mut self, to: &Totals) {
+        self.advance_series(to);
+        self.account = to.account.clone();
+    }
+
+    /// The same without what it leaves out.
+    pub fn advance_series(&mut self, to: &Totals) {
         for family in &to.families {
             let name = &family.about.name;
             let key = |at: usize| (name.clone(), family.series[at].labels.clone());
@@ -37,7 +43,6 @@ impl Before {
                 Values::Gauges(_) => {}
             }
         }
-        self.account = to.account.clone();
     }
 
     /// What a family has grown by; series that have not are left out. Gauges are what they are.

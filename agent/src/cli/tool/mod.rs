@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn measure(args: &Args) -> Result<(), Error> {
-    let interval = When::of(args).every().or(args.duration);
+    let interval = When::of(args).every().into_iter().chain(args.duration).min();
     let wanted = Wanted { filters: filters(&args.filters)?, interval, exact: args.exact };
     match &args.expression {
         Some(line) => measure_line(args, line, &wanted),
@@ -321,8 +321,9 @@ fn draw(args: &Args, session: Session, mut printer: Printer) -> Result<(), Error
             Next::Due => {
                 if let (Some(at), Some(every)) = (due, printer.every()) {
                     printer.due(&session.read())?;
-                    // Readings that come late do not pile up.
-                    due = Some((at + every).max(Instant::now()));
+                    // Readings that come late do not pile up, nor leave events no time.
+                    let (next, now) = (at + every, Instant::now());
+                    due = Some(if next > now { next } else { now + every });
                 }
             }
         }

@@ -137,7 +137,7 @@ impl Printer {
         loop {
             let totals = session.read();
             let any = totals.families.iter().any(|family| !family.is_empty());
-            self.before.advance(&totals);
+            self.before.advance_series(&totals);
             if any || Instant::now() >= until {
                 return;
             }

@@ -16,7 +16,7 @@ use std::time::Duration;
 const BLOCK_SERIES: std::ops::Range<usize> = 16..64;
 /// A block ends after one of so many series, which its labels decide: a new series changes the block that it is in, and no other.
 const ENDS_ONE_OF: u64 = 16;
-/// Program and agent do not see each other: a program that was seen adding to a sum has added to the bucket by then.
+/// Program and agent do not see each other: what a program adds, and the step or the sum that says so, are visible by then in whatever order.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 /// One of so many blocks is folded at each reading, changed or not.
 const REFOLD_ONE_OF: u64 = 64;
