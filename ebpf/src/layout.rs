@@ -280,6 +280,11 @@ impl StackKey<'_> {
 }
 
 impl Table {
+    /// The array maps with an element for each record.
+    pub fn maps_of_records(&self) -> impl Iterator<Item = MapId> + use<> {
+        [Some(self.values), self.changes].into_iter().flatten()
+    }
+
     /// The stack of free slots and those that have to lie on it before any program runs, in the order in which they are pushed. `None`
     /// where programs need none of them.
     pub fn free_at_start(&self) -> Option<(MapId, impl Iterator<Item = u32> + use<>)> {

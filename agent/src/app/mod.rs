@@ -429,8 +429,6 @@ impl App {
         // Before any program counts the calls that it makes.
         let entry_ns = entry::cost_ns().unwrap_or(entry::USUAL_NS);
         tracing::debug!(entry_ns, "cost of reaching a program");
-        // Dropped at the end of the start: it holds the kernel's BTF, some 10 MB.
-        let mut loader = Loader::for_target(shared.clone(), target, btf);
         let begun = Instant::now();
         let compiled = parallel::map(plans.iter().collect(), || (), |(), plan| compile::probe(plan, target));
         let compile_ms = milliseconds(begun);
@@ -446,8 +444,9 @@ impl App {
             tracing::debug!(probe = plan.meta().name, ms = milliseconds(begun), "loaded");
             (compiled, tried)
         };
-        let loader_of_thread = || Loader::for_target(shared.clone(), target, btf);
-        let loaded = parallel::map(plans.iter().zip(compiled).collect(), loader_of_thread, load);
+        // Dropped at the end of the start: it holds the kernel's BTF, some 10 MB.
+        let new_loader = || Loader::for_target(shared.clone(), target, btf);
+        let loaded = parallel::map(plans.iter().zip(compiled).collect(), new_loader, load);
         let load_ms = milliseconds(begun);
         let begun = Instant::now();
         let batch = shared.hooks.batch();
@@ -464,8 +463,9 @@ impl App {
         // Symbols of their files take long to read, and their programs share no hook with others.
         let (of_files, others): (Vec<_>, Vec<_>) =
             in_order.into_iter().partition(|(_, _, (compiled, _))| compiled.is_of_files());
+        let mut loader = new_loader();
         let mut probes: Vec<_> = others.into_iter().map(|probe| start(&mut loader, probe)).collect();
-        probes.extend(parallel::map(of_files, loader_of_thread, start));
+        probes.extend(parallel::map(of_files, new_loader, start));
         drop(batch);
         probes.sort_by_key(|(at, _)| *at);
         let probes = probes.into_iter().map(|(_, probe)| probe).collect();

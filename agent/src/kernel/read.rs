@@ -438,7 +438,7 @@ pub(super) fn check_map(def: &MapDef, [kind, key, value, capacity]: [u32; 4]) ->
 fn check_table(table: &Table, maps: &[KernelMap]) -> Result<(), LayoutError> {
     let map = |id: MapId| maps.get(id.0 as usize).ok_or(LayoutError::NoMap(id.0));
     let &Table { shards, slots, .. } = table;
-    for id in [Some(table.values), table.changes].into_iter().flatten() {
+    for id in table.maps_of_records() {
         let entries = map(id)?.capacity;
         if shards.checked_mul(slots) != Some(entries) {
             return Err(LayoutError::Table { shards, slots, entries });

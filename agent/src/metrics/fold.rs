@@ -97,7 +97,12 @@ pub fn is_zero<W: Words + ?Sized>(table: &Table, words: &W, slot: u32) -> bool {
 }
 
 fn record_at(table: &Table, stride: usize, shard: usize, slot: u32) -> usize {
-    (shard * table.slots as usize + slot as usize) * stride
+    element(table, shard, slot) * stride
+}
+
+/// The number of a record.
+fn element(table: &Table, shard: usize, slot: u32) -> usize {
+    shard * table.slots as usize + slot as usize
 }
 
 /// One metric's values, one per row.
@@ -251,10 +256,9 @@ impl<'a, W: Words + ?Sized> Records<'a, W> {
     }
 
     /// The numbers of the records of a slot.
-    fn elements(&self, slot: u32) -> impl Iterator<Item = usize> + use<W> {
+    fn elements(&self, slot: u32) -> impl Iterator<Item = usize> {
         let shards = if slot < self.table.slots { 0..self.table.shards as usize } else { 0..0 };
-        let slots = self.table.slots as usize;
-        shards.map(move |shard| shard * slots + slot as usize)
+        shards.map(move |shard| element(self.table, shard, slot))
     }
 
     pub fn counter(&self, cell: &Cell, row: Row<'_>) -> u64 {

@@ -108,7 +108,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     }
     let mmap = target.abilities.mmapable.yes();
     for table in &layout.tables {
-        for map in [Some(table.values), table.changes].into_iter().flatten() {
+        for map in table.maps_of_records() {
             layout.maps[map.0 as usize].kind = MapKind::Array { mmap };
         }
         if let Index::Hash { fresh: Some(fresh), .. } = table.index {
@@ -466,7 +466,7 @@ fn fit(layout: &mut Layout, budget: u64, place: Place) -> Result<(), Diagnostic>
         let table = &mut layout.tables[i];
         table.shards = fewer(table.shards);
         let entries = table.shards * table.slots;
-        for map in [Some(table.values), table.changes].into_iter().flatten() {
+        for map in table.maps_of_records() {
             layout.maps[map.0 as usize].entries = entries;
         }
     }
