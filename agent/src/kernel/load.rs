@@ -2,6 +2,7 @@
 
 use crate::kernel::abilities::explain;
 use crate::kernel::attach::{AttachError, Attacher, Link, Places, ProgramType, tp_btf, uprobe, uprobe_multi};
+use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::detect::{online_cpus, possible_cpus};
 use crate::kernel::error::KernelError;
 use crate::kernel::events::{BufferError, Buffers};
@@ -32,6 +33,7 @@ pub struct Loader {
     types: KernelTypes,
     attacher: Attacher,
     shared: Shared,
+    processes: Option<ProcessSnapshot>,
 }
 
 /// What the probes of a process share.
@@ -68,13 +70,18 @@ impl Loader {
     /// Lifts RLIMIT_MEMLOCK, which kernels before 5.11 charge maps to.
     fn with_types(shared: Shared, types: KernelTypes) -> Loader {
         lift_locked();
-        Loader { types, attacher: Attacher::new(), shared }
+        Loader { types, attacher: Attacher::new(), shared, processes: None }
     }
 }
 
 impl Loader {
     pub fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    /// The processes at one moment, the same for all probes that are loaded.
+    pub fn processes(&mut self) -> &ProcessSnapshot {
+        self.processes.get_or_insert_with(ProcessSnapshot::look)
     }
 
     /// Tables for the programs of a probe, if they take user stacks where that is possible.
@@ -350,7 +357,7 @@ impl Loaded {
 
     /// Puts all programs to the others at their hooks.
     fn join(&mut self, loader: &mut Loader) -> Result<(), LoadError> {
-        let Loader { types, attacher, shared: Shared { hooks, .. } } = loader;
+        let Loader { types, attacher, shared: Shared { hooks, .. }, .. } = loader;
         let control = self.maps.control().cloned();
         let open = self.maps.open_spans().map_err(|error| map_error("of open spans", MapError::Kernel(error)))?;
         let open = open.map(Arc::new);

@@ -25,7 +25,6 @@ use crate::config::diagnostics::log_diagnostics;
 use crate::config::plan::explain;
 use crate::config::plan::{self, CompileError, ProbePlan};
 use crate::kernel::attach::is_user_hook;
-use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::load::{LoadError, Loaded, Loader, Program, attach_loaded, load_unattached};
 use crate::kernel::privileges::Capabilities;
 use kstrobe_export::snapshot::Moment;
@@ -259,7 +258,7 @@ fn attach_once(plan: &ProbePlan, artifact: &Artifact, loaded: Loaded, loader: &m
     let loaded = attach_loaded(loader, loaded)?;
     let mut user = UserHooks::new(&programs);
     if let Some(user) = &mut user {
-        log_changes(&plan.meta().name, &user.look(&loaded, &ProcessSnapshot::look()));
+        log_changes(&plan.meta().name, &user.look(&loaded, loader.processes()));
     }
     for p in artifact.programs.iter().filter(|p| !is_user_hook(&p.attach)) {
         let hook = p.attach.to_string();

@@ -44,8 +44,13 @@ pub struct Place {
 
 /// Every function, by address, each address once for each name.
 pub fn all<'data, R: ReadRef<'data>>(image: &Image<'data, R>) -> Vec<Function> {
+    named(image, |_| true)
+}
+
+/// The functions whose symbols fit, likewise. The others cost no memory: libraries have tens of thousands.
+fn named<'data, R: ReadRef<'data>>(image: &Image<'data, R>, fits: impl Fn(&[u8]) -> bool) -> Vec<Function> {
     let tables = [image.file.elf_symbol_table(), image.file.elf_dynamic_symbol_table()];
-    let mut found: Vec<Function> = tables.into_iter().flat_map(|t| of_table(image, t)).collect();
+    let mut found: Vec<Function> = tables.into_iter().flat_map(|t| of_table(image, t, &fits)).collect();
     found.sort_by(|a, b| (a.address, &a.name).cmp(&(b.address, &b.name)));
     found.dedup_by(|a, b| a.address == b.address && a.name == b.name);
     found
@@ -54,6 +59,7 @@ pub fn all<'data, R: ReadRef<'data>>(image: &Image<'data, R>) -> Vec<Function> {
 fn of_table<'data, R: ReadRef<'data>>(
     image: &Image<'data, R>,
     table: &SymbolTable<'data, FileHeader64<Endianness>, R>,
+    fits: impl Fn(&[u8]) -> bool,
 ) -> Vec<Function> {
     let endian = image.endian();
     // All names in one read: one for each name costs a system call each where the file is not in memory.
@@ -68,9 +74,11 @@ fn of_table<'data, R: ReadRef<'data>>(
         }
         let name = strings.get(symbol.st_name(endian) as usize..)?;
         let name = name.split(|b| matches!(b, 0 | b'@')).next().unwrap_or_default();
-        let name = String::from_utf8_lossy(name).into_owned();
+        if name.is_empty() || !fits(name) {
+            return None;
+        }
         let (size, indirect) = (symbol.st_size(endian), kind == elf::STT_GNU_IFUNC);
-        (!name.is_empty()).then_some(Function { name, address, size, indirect })
+        Some(Function { name: String::from_utf8_lossy(name).into_owned(), address, size, indirect })
     });
     functions.collect()
 }
@@ -109,7 +117,11 @@ pub fn find<'data, R: ReadRef<'data>>(
         let offset = offset.ok_or_else(|| FileError::NoCode(wanted.into()))?;
         return Ok(vec![Place { name: wanted.into(), offset }]);
     }
-    let functions = all(image);
+    // Most hooks name a symbol as it is.
+    let mut functions = named(image, |name| name == wanted.as_bytes());
+    if functions.is_empty() {
+        functions = all(image);
+    }
     if functions.is_empty() {
         return Err(FileError::Stripped);
     }
