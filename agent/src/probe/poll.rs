@@ -18,6 +18,7 @@ use crate::metrics::labels::Names;
 use crate::metrics::polled::{PolledKind, PolledMetric, PolledSeries};
 use crate::metrics::series::TableSeries;
 use crate::metrics::telemetry::SeriesUse;
+use kstrobe_export::reading::PackedFamily;
 use kstrobe_export::snapshot::{Descriptor, Family, Moment, Number, Values};
 
 /// A running poll probe.
@@ -28,6 +29,8 @@ pub(super) struct PollEngine {
     /// By metric.
     about: Vec<Arc<Descriptor>>,
     series: PolledSeries,
+    /// The series since they were read last, once they were asked for: most readers come several times meanwhile.
+    packed: Option<Vec<PackedFamily>>,
     /// Events that went to the `other` series of a reading's own tables.
     merged: u64,
     /// Between two reads, as the probe says.
@@ -66,6 +69,7 @@ impl PollEngine {
             reader: source.open(),
             about: meta.metrics.iter().map(|m| m.about.clone()).collect(),
             series,
+            packed: None,
             merged: 0,
             every: poll.every,
             due: Instant::now(),
@@ -74,10 +78,11 @@ impl PollEngine {
     }
 
     /// Reads the source once. A failed read leaves no old values behind: absent is not zero.
-    fn read(&mut self, names: &mut Names) {
+    fn read_source(&mut self, names: &mut Names) {
         let now = Moment::now();
         // Set first: a failed read is not retried before its interval.
         self.due = now.mono + self.every;
+        self.packed = None;
         self.series.begin();
         self.failure = self.rows(names, now).err().map(|error| error.to_string());
         self.series.finish(now);
@@ -109,10 +114,18 @@ impl PollEngine {
             let mut once = TableSeries::new(table.clone(), about, Duration::ZERO, now);
             let families = once.read(words.as_slice(), entries, names, now)?;
             for (cell, family) in table.cells.iter().zip(&families) {
-                observe(&mut self.series, cell.metric as usize, family);
+                observe_family(&mut self.series, cell.metric as usize, family);
             }
         }
         Ok(())
+    }
+
+    /// Adds the agent's own metrics of this probe.
+    fn observe(&self, scrape: &mut Scrape<'_>) {
+        // Rows merged into `other` for want of room.
+        let overflowed = self.series.overflowed() + self.merged;
+        let probe = scrape.probe.to_owned();
+        scrape.observed.series.push(SeriesUse { probe, overflowed, evicted: 0, waiting: None });
     }
 
     /// Name of its source.
@@ -124,11 +137,14 @@ impl PollEngine {
 impl Engine for PollEngine {
     /// The last reading.
     fn scrape(&mut self, scrape: &mut Scrape<'_>) -> Vec<Family> {
-        // Rows merged into `other` for want of room.
-        let overflowed = self.series.overflowed() + self.merged;
-        let probe = scrape.probe.to_owned();
-        scrape.observed.series.push(SeriesUse { probe, overflowed, evicted: 0, waiting: None });
+        self.observe(scrape);
         self.series.families()
+    }
+
+    fn read(&mut self, scrape: &mut Scrape<'_>) -> Vec<PackedFamily> {
+        self.observe(scrape);
+        let pack = || self.series.families().iter().map(PackedFamily::of).collect();
+        self.packed.get_or_insert_with(pack).iter().map(PackedFamily::share).collect()
     }
 
     fn reason(&self) -> String {
@@ -141,7 +157,7 @@ impl Engine for PollEngine {
 
     fn tick(&mut self, tick: &mut Tick<'_>) -> Option<Probe> {
         let before = self.failure.take();
-        self.read(tick.names);
+        self.read_source(tick.names);
         if self.failure.is_some() {
             tick.telemetry.poll_failed(self.source);
         }
@@ -175,7 +191,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word))
 }
 
-fn observe(all: &mut PolledSeries, metric: usize, family: &Family) {
+fn observe_family(all: &mut PolledSeries, metric: usize, family: &Family) {
     for (i, series) in family.series.iter().enumerate() {
         let labels: Vec<String> =
             (0..family.about.label_names.len()).map(|l| family.label(series, l).to_string()).collect();

@@ -130,6 +130,12 @@ impl PackedFamily {
         PackedFamily { about: family.about.clone(), columns: family.columns.clone(), blocks: blocks.collect() }
     }
 
+    /// The same blocks for another reading.
+    pub fn share(&self) -> PackedFamily {
+        let blocks = self.blocks.iter().map(Block::share).collect();
+        PackedFamily { about: self.about.clone(), columns: self.columns.clone(), blocks }
+    }
+
     /// The partition of its histograms, if that is what it has.
     pub fn scheme(&self) -> Option<&Arc<Scheme>> {
         self.blocks.iter().find_map(|block| match &block.values {
