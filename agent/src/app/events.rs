@@ -153,21 +153,38 @@ impl Task for Events {
             return ControlFlow::Break(());
         }
         let files: Vec<_> = self.ready.iter().map(|file| file.as_fd()).collect();
-        // Not again at once: a buffer is ready when it has one record. At the end there is one more pass.
-        self.ending = pause(&self.stopped, &files, LOOK_EVERY) || pause(&self.stopped, &[], GATHER);
+        // At the end there is one more pass.
+        self.ending = match pause(&self.stopped, &files, LOOK_EVERY) {
+            Woken::Stop => true,
+            // Not again at once: a buffer is ready when it has one record.
+            Woken::Events => pause(&self.stopped, &[], GATHER) == Woken::Stop,
+            Woken::Time => false,
+        };
         ControlFlow::Continue(())
     }
 }
 
-/// Waits until one of the files is ready or time is up. Returns whether the agent stops.
-fn pause(stopped: &PipeReader, files: &[BorrowedFd<'_>], time: Duration) -> bool {
+/// Why a pause is over.
+#[derive(PartialEq, Eq)]
+enum Woken {
+    Stop,
+    Events,
+    Time,
+}
+
+/// Waits until one of the files is ready, the agent stops or time is up.
+fn pause(stopped: &PipeReader, files: &[BorrowedFd<'_>], time: Duration) -> Woken {
     let files = [&[stopped.as_fd()], files].concat();
     let ready = wait(&files, time).unwrap_or_else(|error| {
         tracing::error!(%error, "cannot wait for events");
         std::thread::sleep(LOOK_EVERY);
         Vec::new()
     });
-    ready.first() == Some(&true)
+    match ready.split_first() {
+        Some((true, _)) => Woken::Stop,
+        Some((_, files)) if files.contains(&true) => Woken::Events,
+        _ => Woken::Time,
+    }
 }
 
 /// Where events go.
