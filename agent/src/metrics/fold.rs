@@ -296,18 +296,17 @@ impl<'a, W: Words + ?Sized> Records<'a, W> {
         sum
     }
 
-    /// A number that changes with the values of the row, from the words that programs keep for this. Where they keep none, from two words
+    /// A number that changes with the values of these slots, from the words that programs keep for this. Where they keep none, from two words
     /// of each cell: an observation changes the sum of its histogram, or has the value 0 and is in the first bucket. It then stays the
     /// same when values of a histogram add up to a multiple of 2^64.
-    pub fn mark(&self, row: Row<'_>) -> u64 {
+    pub fn mark(&self, slots: &[u32]) -> u64 {
         match self.changes {
-            Some(changes) => row
-                .slots
-                .iter()
-                .flat_map(|&slot| self.elements(slot))
-                .fold(0, |mark, at| mixed(mark ^ changes.word(at))),
+            Some(changes) => {
+                let elements = slots.iter().flat_map(|&slot| self.elements(slot));
+                elements.fold(0, |mark, at| mixed(mark ^ changes.word(at)))
+            }
             None => {
-                let words = row.slots.iter().flat_map(|&slot| self.marking_words(slot));
+                let words = slots.iter().flat_map(|&slot| self.marking_words(slot));
                 words.fold(0, |mark, word| mixed(mark ^ word))
             }
         }

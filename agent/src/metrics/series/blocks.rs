@@ -34,6 +34,19 @@ struct Known {
     series: Arc<[Series]>,
     /// By cell; none before the first reading.
     by_cell: Vec<Arc<Block>>,
+    /// By series. All that a reading looks at of an idle block lies here in a row, as a miss of the CPU's cache for each group would cost
+    /// more than all else.
+    seen: Vec<Seen>,
+    slots: Slots,
+}
+
+/// The slots of the series of a block.
+#[derive(Default)]
+struct Slots {
+    /// Of all series, one after the other.
+    all: Vec<u32>,
+    /// By series, where its own end.
+    ends: Vec<usize>,
 }
 
 /// What the last reading saw of a group.
@@ -87,7 +100,7 @@ impl TableSeries {
         self.learn(area, index, names, now);
         let records = Records::new(&self.table, area);
         for group in self.groups.values_mut() {
-            group.is_idle(&records, now);
+            group.look(&records, now);
         }
         self.previous = now.wall;
         self.forget_idle_rests(now);
@@ -101,19 +114,20 @@ impl TableSeries {
         }
         let mut old = std::mem::take(&mut self.blocks.blocks).into_iter().peekable();
         let mut new = Vec::new();
-        let (mut series, mut fresh) = (Vec::new(), false);
+        let (mut series, mut slots, mut fresh) = (Vec::new(), Slots::default(), false);
         let mut groups = self.groups.iter_mut().peekable();
         while let Some((labels, group)) = groups.next() {
             fresh |= std::mem::take(&mut group.regrouped);
             series.push(Series { labels: labels.clone(), created: Some(group.created) });
+            slots.push(&group.slots);
             if groups.peek().is_some() && !is_end(labels, series.len()) {
                 continue;
             }
-            let series: Vec<Series> = std::mem::take(&mut series);
+            let (series, slots) = (std::mem::take(&mut series), std::mem::take(&mut slots));
             while old.next_if(|known| known.series[0].labels < series[0].labels).is_some() {}
             let same = |known: &Known| !fresh && *known.series == *series;
             let known = old.next_if(same);
-            new.push(known.unwrap_or_else(|| Known { series: series.into(), by_cell: Vec::new() }));
+            new.push(known.unwrap_or_else(|| Known::new(series, slots)));
             fresh = false;
         }
         self.blocks.blocks = new;
@@ -131,23 +145,46 @@ impl Group {
         Row { slots: &self.slots, rest: &self.rest }
     }
 
-    /// Whether its records are as they were when they were last folded.
-    fn is_idle<W: Words + ?Sized>(&mut self, records: &Records<'_, W>, now: Moment) -> bool {
-        let mark = records.mark(self.row());
+    /// Notes whether its records have changed since they were last looked at.
+    fn look<W: Words + ?Sized>(&mut self, records: &Records<'_, W>, now: Moment) {
+        let mark = records.mark(&self.slots);
         if mark != self.seen.mark {
             self.seen = Seen { mark, settled: false };
             self.changed = now.mono;
         }
-        self.seen.settled
     }
 
-    /// Its records are folded now.
-    fn is_folded(&mut self, now: Moment) {
+    /// Its records are folded now. Returns what was seen of them.
+    fn folded(&mut self, now: Moment) -> Seen {
         self.seen.settled = now.mono.saturating_duration_since(self.changed) >= SETTLE_TIME;
+        self.seen
+    }
+}
+
+impl Slots {
+    fn push(&mut self, of_series: &[u32]) {
+        self.all.extend_from_slice(of_series);
+        self.ends.push(self.all.len());
+    }
+
+    /// By series.
+    fn iter(&self) -> impl Iterator<Item = &[u32]> {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        starts.zip(&self.ends).map(|(start, end)| &self.all[*start..*end])
     }
 }
 
 impl Known {
+    fn new(series: Vec<Series>, slots: Slots) -> Known {
+        Known { by_cell: Vec::new(), seen: vec![Seen::default(); series.len()], series: series.into(), slots }
+    }
+
+    /// By series, whether its records are as they were when they were last folded.
+    fn idle<W: Words + ?Sized>(&self, records: &Records<'_, W>) -> Vec<bool> {
+        let is_idle = |(seen, slots): (&Seen, &[u32])| seen.settled && records.mark(slots) == seen.mark;
+        self.seen.iter().zip(self.slots.iter()).map(is_idle).collect()
+    }
+
     /// Reads the groups of this block. With `all`, also those that are idle.
     fn read<'g, W: Words + ?Sized>(
         &mut self,
@@ -159,18 +196,19 @@ impl Known {
     ) {
         let mut builders: Vec<BlockBuilder> = Vec::new();
         let fresh = self.by_cell.is_empty();
-        // Each record is on a page of its own: looked at in one go, the CPU fetches several of them at a time.
-        let looked = groups.take(self.series.len()).map(|group| (group.is_idle(records, now), group));
-        let looked: Vec<(bool, &mut Group)> = looked.collect();
-        if looked.iter().all(|(idle, _)| *idle) && !all && !fresh {
+        let idle = self.idle(records);
+        if idle.iter().all(|idle| *idle) && !all && !fresh {
             self.by_cell.iter_mut().for_each(|block| *block = block.share());
+            // Passes over the groups without a look into them.
+            groups.take(idle.len()).for_each(drop);
             return;
         }
-        for (at, (idle, group)) in looked.into_iter().enumerate() {
+        for (at, (idle, group)) in idle.into_iter().zip(groups).enumerate() {
             if idle && !all && !fresh {
                 builders.iter_mut().zip(&self.by_cell).for_each(|(builder, old)| builder.copy(old, at));
                 continue;
             }
+            group.look(records, now);
             if builders.is_empty() {
                 builders = records.table().cells.iter().map(|cell| builder(&cell.kind)).collect();
                 for (builder, old) in builders.iter_mut().zip(&self.by_cell) {
@@ -190,7 +228,7 @@ impl Known {
                     }
                 }
             }
-            group.is_folded(now);
+            self.seen[at] = group.folded(now);
         }
         let mut builders = builders.into_iter();
         let old = std::mem::take(&mut self.by_cell);
