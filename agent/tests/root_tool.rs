@@ -169,6 +169,22 @@ fn root_a_terminal_shows_bars_that_grow_in_place() {
     );
 }
 
+#[test]
+#[ignore = "needs root"]
+fn root_a_tool_in_the_background_draws_at_its_end() {
+    if support::lab().is_some() {
+        return support::not_asked_for("root_a_tool_in_the_background_draws_at_its_end", "the guests have no tmux");
+    }
+    let tool = format!("{} syncsnoop --comm kst-back --exact -d 6s", env!("CARGO_BIN_EXE_kstrobe"));
+    let terminal = Tmux::start("back", &[], &format!("bash -c 'set -m; {tool} & sleep 4; echo prompt; wait'"));
+    terminal.until("its begin", |screen| screen.contains("Tracing "));
+    fsyncs(30, "kst-back");
+    let screen = terminal.until("its end", |screen| screen.contains("ended"));
+    let lines: Vec<&str> = screen.lines().filter(|line| !line.trim().is_empty()).collect();
+    assert!(lines[0].starts_with("Tracing ") && lines[1] == "prompt", "{screen}");
+    assert_eq!(bars(&screen), 30, "{screen}");
+}
+
 /// Debian's bpftrace tools count the same execs, and ours shows one line for each.
 #[test]
 #[ignore = "needs root"]

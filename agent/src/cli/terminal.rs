@@ -1,8 +1,15 @@
 //! The terminal that a command draws in.
 
+use std::os::fd::AsFd;
+
+use nix::unistd::{getpgrp, tcgetpgrp};
 use ratatui::crossterm::Command;
 use ratatui::crossterm::cursor::MoveToPreviousLine;
 use ratatui::crossterm::terminal::{Clear, ClearType, DisableLineWrap, EnableLineWrap};
+use terminal_size::terminal_size_of;
+
+/// Rows of a terminal that does not say its size.
+const USUAL_ROWS: usize = 24;
 
 /// What the environment says of the terminal.
 #[derive(Debug, Default)]
@@ -31,6 +38,12 @@ impl Environment {
     }
 }
 
+/// Whether the shell has put this process in the background of its terminal (`&`), where the lines above the cursor are those of others. A
+/// terminal that does not say so has no shell.
+pub fn is_in_background(terminal: impl AsFd) -> bool {
+    tcgetpgrp(terminal).is_ok_and(|foreground| foreground != getpgrp())
+}
+
 /// Lines at the end of a terminal that the next ones replace.
 #[derive(Debug, Default)]
 pub struct LiveLines {
@@ -38,13 +51,13 @@ pub struct LiveLines {
 }
 
 impl LiveLines {
-    /// What draws these lines in place of those before. The terminal cuts the ones that are wider than it is: a line that is
-    /// broken in two would leave a part behind. There must be fewer than its rows.
-    pub fn replace<'a>(&mut self, lines: impl IntoIterator<Item = &'a str>) -> String {
+    /// What draws these lines in place of those before, as many as a terminal of so many rows can have replaced. It cuts the ones that are
+    /// wider than it is: a line that is broken in two would leave a part behind.
+    pub fn replace(&mut self, lines: &[&str], rows: usize) -> String {
         let mut text = self.clear();
         write(DisableLineWrap, &mut text);
-        for line in lines {
-            text += line;
+        for line in fitting(lines, rows) {
+            text += &line;
             text.push('\n');
             self.drawn = self.drawn.saturating_add(1);
         }
@@ -64,6 +77,24 @@ impl LiveLines {
     }
 }
 
+/// What leaves a terminal at its top stays there. The last line says what the others come to.
+fn fitting(lines: &[&str], rows: usize) -> Vec<String> {
+    // The cursor stands on a row of its own.
+    let most = rows.saturating_sub(1).max(1);
+    let mut fit: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+    if lines.len() > most {
+        let left_out = most.saturating_sub(2)..lines.len() - 1;
+        let more = format!("... {} more lines do not fit", left_out.len());
+        fit.splice(left_out, (most >= 2).then_some(more));
+    }
+    fit
+}
+
+/// Rows of a terminal; a usual number where it does not say its size.
+pub fn rows(terminal: impl AsFd) -> usize {
+    terminal_size_of(terminal).map_or(USUAL_ROWS, |(_, rows)| usize::from(rows.0))
+}
+
 fn write(command: impl Command, text: &mut String) {
     // Writing to a `String` does not fail.
     let _ = command.write_ansi(text);
@@ -77,9 +108,19 @@ mod tests {
     fn lines_take_the_place_of_those_before() {
         let mut live = LiveLines::default();
         assert_eq!(live.clear(), "");
-        assert_eq!(live.replace(["one", "two"]), "\u{1b}[?7lone\ntwo\n\u{1b}[?7h");
-        assert_eq!(live.replace(["three"]), "\u{1b}[2F\u{1b}[J\u{1b}[?7lthree\n\u{1b}[?7h");
+        assert_eq!(live.replace(&["one", "two"], 24), "\u{1b}[?7lone\ntwo\n\u{1b}[?7h");
+        assert_eq!(live.replace(&["three"], 24), "\u{1b}[2F\u{1b}[J\u{1b}[?7lthree\n\u{1b}[?7h");
         assert_eq!(live.clear(), "\u{1b}[1F\u{1b}[J");
         assert_eq!(live.clear(), "");
+    }
+
+    #[test]
+    fn lines_that_do_not_fit_are_counted() {
+        let lines = ["a", "b", "c", "d", "e", "what is missing"];
+        assert_eq!(fitting(&lines, 7), lines);
+        assert_eq!(fitting(&lines, 6), ["a", "b", "c", "... 2 more lines do not fit", "what is missing"]);
+        assert_eq!(fitting(&lines, 3), ["... 5 more lines do not fit", "what is missing"]);
+        assert_eq!(fitting(&lines, 2), ["what is missing"]);
+        assert_eq!(fitting(&lines, 0), ["what is missing"]);
     }
 }

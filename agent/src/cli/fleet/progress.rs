@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
-use crate::cli::terminal::LiveLines;
+use crate::cli::terminal::{self, LiveLines};
 
 /// Nodes that have a line of their own; of the others the number at each stage is shown.
 const MAX_LINES: usize = 20;
@@ -31,7 +31,8 @@ impl Progress {
         let seconds = self.begun.elapsed().as_secs();
         if self.terminal {
             let lines = lines(nodes, seconds);
-            let text = self.live.replace(lines.iter().map(String::as_str));
+            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+            let text = self.live.replace(&lines, terminal::rows(std::io::stderr()));
             self.write(&text);
             return;
         }

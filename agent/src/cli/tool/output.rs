@@ -13,14 +13,12 @@ use crate::cli::draw::columns::Columns;
 use crate::cli::draw::quantity::grouped;
 use crate::cli::draw::summary;
 use crate::cli::draw::{self, Look, Metric, Values};
-use crate::cli::terminal::{Environment, LiveLines};
+use crate::cli::terminal::{self, Environment, LiveLines};
 use crate::config::plan::{PREFIX, ProbeMeta, ProbePlan};
 use crate::metrics::events::line::{Event, rfc3339};
 
 /// Time between two drawings of what came so far.
 const REDRAW: Duration = Duration::from_secs(1);
-/// Rows of a terminal that does not say its size.
-const USUAL_ROWS: usize = 24;
 /// How long to wait for the first rows of a poll.
 const FIRST_POLL: Duration = Duration::from_secs(1);
 
@@ -168,10 +166,13 @@ impl Printer {
         if !matches!(self.when, When::SoFar) {
             return self.interval(totals);
         }
+        if terminal::is_in_background(io::stdout()) {
+            self.live = LiveLines::default();
+            return Ok(());
+        }
         let text = self.text(totals, &self.metrics(totals));
-        let rows = terminal_size::terminal_size().map_or(USUAL_ROWS, |(_, rows)| usize::from(rows.0));
         let lines: Vec<&str> = text.lines().collect();
-        print(&self.live.replace(fitting(&lines, rows).iter().map(String::as_str)))
+        print(&self.live.replace(&lines, terminal::rows(io::stdout())))
     }
 
     /// What came since the last interval.
@@ -285,37 +286,9 @@ fn can_place() -> bool {
     io::stdout().is_terminal() && Environment::own().can_draw()
 }
 
-/// As many lines as a terminal of so many rows can have replaced: what went out of it at the top stays. The last line says what is missing.
-fn fitting(lines: &[&str], rows: usize) -> Vec<String> {
-    // The cursor stands on a row of its own.
-    let most = rows.saturating_sub(1).max(1);
-    let mut fit: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
-    if lines.len() > most {
-        let left_out = most.saturating_sub(2)..lines.len() - 1;
-        let more = format!("... {} more lines at the end", left_out.len());
-        fit.splice(left_out, (most >= 2).then_some(more));
-    }
-    fit
-}
-
 /// At once: the reader of a pipe waits for it.
 fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::fitting;
-
-    #[test]
-    fn lines_that_do_not_fit_are_left_for_the_end() {
-        let lines = ["a", "b", "c", "d", "e", "what is missing"];
-        assert_eq!(fitting(&lines, 7), lines);
-        assert_eq!(fitting(&lines, 6), ["a", "b", "c", "... 2 more lines at the end", "what is missing"]);
-        assert_eq!(fitting(&lines, 3), ["... 5 more lines at the end", "what is missing"]);
-        assert_eq!(fitting(&lines, 2), ["what is missing"]);
-        assert_eq!(fitting(&lines, 0), ["what is missing"]);
-    }
 }
