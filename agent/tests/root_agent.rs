@@ -15,8 +15,9 @@ use support::{Folder, load, output, private_shell, wait_for, witnesses};
 #[test]
 #[ignore = "needs root"]
 fn root_default_probes_have_data_within_ten_seconds() {
-    let agent = Agent::start(&DEFAULT_PACKS);
+    // Listening sockets are polled at the start, then each 15 s.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let agent = Agent::start(&DEFAULT_PACKS);
     let port = listener.local_addr().unwrap().port().to_string();
     let (address, server) = load::delayed_echo(Duration::from_millis(1));
     load::ask(address, 20, "kst-client");

@@ -227,10 +227,11 @@ fn root_accept_queue_agrees_with_ss() {
         return;
     }
     const WAITING: usize = 7;
-    let agent = Agent::start(&["tcp_backlog"]);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let clients: Vec<TcpStream> = (0..WAITING).map(|_| TcpStream::connect(address).unwrap()).collect();
+    // Polled at the start, then each 15 s.
+    let agent = Agent::start(&["tcp_backlog"]);
     let port = address.port().to_string();
     let text = output(Command::new("ss").args(["-Hltn", &format!("sport = :{port}")]));
     // State, Recv-Q (the depth), Send-Q (the limit).
@@ -238,8 +239,7 @@ fn root_accept_queue_agrees_with_ss() {
     let (depth, limit): (f64, f64) = (columns[1].parse().unwrap(), columns[2].parse().unwrap());
     assert_eq!(depth, WAITING as f64, "ss: {text}");
     let labels = [("port", port.as_str())];
-    // Polled every 5 s.
-    let polled = wait_for("the polled depth", Duration::from_secs(12), || {
+    let polled = wait_for("the polled depth", Duration::from_secs(20), || {
         let metrics = agent.scrape();
         (metrics.sum("kstrobe_tcp_listen_queue_depth", &labels) == depth).then_some(metrics)
     });
