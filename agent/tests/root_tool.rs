@@ -175,9 +175,16 @@ fn root_a_tool_in_the_background_draws_at_its_end() {
     if support::lab().is_some() {
         return support::not_asked_for("root_a_tool_in_the_background_draws_at_its_end", "the guests have no tmux");
     }
+    let go_on = std::env::temp_dir().join(format!("kst-back-{}", std::process::id()));
     let tool = format!("{} syncsnoop --comm kst-back --exact -d 6s", env!("CARGO_BIN_EXE_kstrobe"));
-    let terminal = Tmux::start("back", &[], &format!("bash -c 'set -m; {tool} & sleep 4; echo prompt; wait'"));
+    let shell = format!("set -m; {tool} & until [ -e {} ]; do sleep 0.1; done; echo prompt; wait", go_on.display());
+    let terminal = Tmux::start("back", &[], &format!("bash -c '{shell}'"));
     terminal.until("its begin", |screen| screen.contains("Tracing "));
+    // By then it would have drawn.
+    std::thread::sleep(Duration::from_millis(2_500));
+    std::fs::write(&go_on, "").unwrap();
+    terminal.until("the shell", |screen| screen.contains("prompt"));
+    std::fs::remove_file(&go_on).unwrap();
     fsyncs(30, "kst-back");
     let screen = terminal.until("its end", |screen| screen.contains("ended"));
     let lines: Vec<&str> = screen.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -38,23 +38,33 @@ impl Environment {
     }
 }
 
-/// Whether the shell has put this process in the background of its terminal (`&`), where the lines above the cursor are those of others. A
-/// terminal that does not say so has no shell.
-pub fn is_in_background(terminal: impl AsFd) -> bool {
-    tcgetpgrp(terminal).is_ok_and(|foreground| foreground != getpgrp())
-}
-
 /// Lines at the end of a terminal that the next ones replace.
-#[derive(Debug, Default)]
-pub struct LiveLines {
+#[derive(Debug)]
+pub struct LiveLines<T> {
+    terminal: T,
     drawn: u16,
 }
 
-impl LiveLines {
-    /// What draws these lines in place of those before, as many as a terminal of so many rows can have replaced. It cuts the ones that are
-    /// wider than it is: a line that is broken in two would leave a part behind.
-    pub fn replace(&mut self, lines: &[&str], rows: usize) -> String {
+impl<T: AsFd> LiveLines<T> {
+    /// None yet.
+    pub fn of(terminal: T) -> LiveLines<T> {
+        LiveLines { terminal, drawn: 0 }
+    }
+
+    /// Whether the shell has put this process in the background of its terminal (`&`), where the lines above the cursor are those of others.
+    /// A terminal that does not say so has no shell.
+    pub fn is_in_background(&self) -> bool {
+        tcgetpgrp(&self.terminal).is_ok_and(|foreground| foreground != getpgrp())
+    }
+
+    /// What draws these lines in place of those before, as many as the terminal can have replaced. It cuts the ones that are wider than it is:
+    /// a line that is broken in two would leave a part behind. Nothing in the background.
+    pub fn replace(&mut self, lines: &[&str]) -> String {
+        let rows = terminal_size_of(&self.terminal).map_or(USUAL_ROWS, |(_, rows)| usize::from(rows.0));
         let mut text = self.clear();
+        if self.is_in_background() {
+            return text;
+        }
         write(DisableLineWrap, &mut text);
         for line in fitting(lines, rows) {
             text += &line;
@@ -65,19 +75,19 @@ impl LiveLines {
         text
     }
 
-    /// What takes the lines away.
+    /// What takes away the lines that were drawn, so that others come in their place. In the background they stay.
     pub fn clear(&mut self) -> String {
         let mut text = String::new();
-        if self.drawn > 0 {
-            write(MoveToPreviousLine(self.drawn), &mut text);
+        let drawn = std::mem::take(&mut self.drawn);
+        if drawn > 0 && !self.is_in_background() {
+            write(MoveToPreviousLine(drawn), &mut text);
             write(Clear(ClearType::FromCursorDown), &mut text);
         }
-        self.drawn = 0;
         text
     }
 }
 
-/// What leaves a terminal at its top stays there. The last line says what the others come to.
+/// Lines that scroll out at the top cannot be replaced. The last line is kept: it sums up the others.
 fn fitting(lines: &[&str], rows: usize) -> Vec<String> {
     // The cursor stands on a row of its own.
     let most = rows.saturating_sub(1).max(1);
@@ -88,11 +98,6 @@ fn fitting(lines: &[&str], rows: usize) -> Vec<String> {
         fit.splice(left_out, (most >= 2).then_some(more));
     }
     fit
-}
-
-/// Rows of a terminal; a usual number where it does not say its size.
-pub fn rows(terminal: impl AsFd) -> usize {
-    terminal_size_of(terminal).map_or(USUAL_ROWS, |(_, rows)| usize::from(rows.0))
 }
 
 fn write(command: impl Command, text: &mut String) {
@@ -106,10 +111,10 @@ mod tests {
 
     #[test]
     fn lines_take_the_place_of_those_before() {
-        let mut live = LiveLines::default();
+        let mut live = LiveLines::of(std::fs::File::open("/dev/null").unwrap());
         assert_eq!(live.clear(), "");
-        assert_eq!(live.replace(&["one", "two"], 24), "\u{1b}[?7lone\ntwo\n\u{1b}[?7h");
-        assert_eq!(live.replace(&["three"], 24), "\u{1b}[2F\u{1b}[J\u{1b}[?7lthree\n\u{1b}[?7h");
+        assert_eq!(live.replace(&["one", "two"]), "\u{1b}[?7lone\ntwo\n\u{1b}[?7h");
+        assert_eq!(live.replace(&["three"]), "\u{1b}[2F\u{1b}[J\u{1b}[?7lthree\n\u{1b}[?7h");
         assert_eq!(live.clear(), "\u{1b}[1F\u{1b}[J");
         assert_eq!(live.clear(), "");
     }

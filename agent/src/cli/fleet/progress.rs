@@ -3,10 +3,10 @@
 use kstrobe_fleet::node_session::Stage;
 use kstrobe_fleet::run::NodeProgress;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Stderr, Write};
 use std::time::Instant;
 
-use crate::cli::terminal::{self, LiveLines};
+use crate::cli::terminal::LiveLines;
 
 /// Nodes that have a line of their own; of the others the number at each stage is shown.
 const MAX_LINES: usize = 20;
@@ -15,7 +15,7 @@ const MAX_LINES: usize = 20;
 pub struct Progress {
     terminal: bool,
     begun: Instant,
-    live: LiveLines,
+    live: LiveLines<Stderr>,
     stages: BTreeMap<String, Stage>,
 }
 
@@ -23,19 +23,21 @@ impl Progress {
     /// On standard error.
     pub fn new() -> Progress {
         let terminal = std::io::stderr().is_terminal();
-        Progress { terminal, begun: Instant::now(), live: LiveLines::default(), stages: BTreeMap::new() }
+        Progress { terminal, begun: Instant::now(), live: LiveLines::of(std::io::stderr()), stages: BTreeMap::new() }
     }
 
     /// Shows how all nodes stand.
     pub fn show(&mut self, nodes: &[NodeProgress]) {
         let seconds = self.begun.elapsed().as_secs();
-        if self.terminal {
+        if self.terminal && !self.live.is_in_background() {
             let lines = lines(nodes, seconds);
             let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-            let text = self.live.replace(&lines, terminal::rows(std::io::stderr()));
+            let text = self.live.replace(&lines);
             self.write(&text);
             return;
         }
+        // What was drawn before the shell put it into the background stays.
+        self.live.clear();
         for node in nodes {
             if self.stages.insert(node.node.clone(), node.stage) != Some(node.stage) {
                 self.write(&format!("{seconds:>4}s  {}\n", line(node)));
@@ -43,10 +45,13 @@ impl Progress {
         }
     }
 
-    /// Shows it for the last time.
+    /// Shows it for the last time, on a terminal with the lines that had no room.
     pub fn end(&mut self, nodes: &[NodeProgress]) {
-        self.show(nodes);
-        self.live = LiveLines::default();
+        if !self.terminal {
+            return self.show(nodes);
+        }
+        let lines = lines(nodes, self.begun.elapsed().as_secs());
+        self.say(&lines.join("\n"));
     }
 
     /// Says something in between.

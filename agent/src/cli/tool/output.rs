@@ -1,6 +1,6 @@
 //! What a tool prints: events as they come, and figures at the end of each interval.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Stdout, Write};
 use std::time::{Duration, Instant, SystemTime};
 
 use kstrobe_config::did_you_mean;
@@ -13,7 +13,7 @@ use crate::cli::draw::columns::Columns;
 use crate::cli::draw::quantity::grouped;
 use crate::cli::draw::summary;
 use crate::cli::draw::{self, Look, Metric, Values};
-use crate::cli::terminal::{self, Environment, LiveLines};
+use crate::cli::terminal::{Environment, LiveLines};
 use crate::config::plan::{PREFIX, ProbeMeta, ProbePlan};
 use crate::metrics::events::line::{Event, rfc3339};
 
@@ -85,7 +85,7 @@ pub struct Printer {
     before: Before,
     from: SystemTime,
     when: When,
-    live: LiveLines,
+    live: LiveLines<Stdout>,
 }
 
 impl Printer {
@@ -116,7 +116,7 @@ impl Printer {
             before: Before::default(),
             from: SystemTime::now(),
             when,
-            live: LiveLines::default(),
+            live: LiveLines::of(io::stdout()),
         })
     }
 
@@ -166,13 +166,9 @@ impl Printer {
         if !matches!(self.when, When::SoFar) {
             return self.interval(totals);
         }
-        if terminal::is_in_background(io::stdout()) {
-            self.live = LiveLines::default();
-            return Ok(());
-        }
         let text = self.text(totals, &self.metrics(totals));
         let lines: Vec<&str> = text.lines().collect();
-        print(&self.live.replace(&lines, terminal::rows(io::stdout())))
+        print(&self.live.replace(&lines))
     }
 
     /// What came since the last interval.
