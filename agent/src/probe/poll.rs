@@ -1,6 +1,7 @@
 //! A `poll:` probe: the interpreter runs its IR over the rows of a source; the tables become series.
 
 use std::collections::BTreeMap;
+use std::mem::replace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,10 @@ pub(super) struct PollEngine {
     /// By metric.
     about: Vec<Arc<Descriptor>>,
     series: PolledSeries,
-    /// The series since they were read last, once they were asked for: most readers come several times meanwhile.
+    /// The series packed, from the first reading after a poll until the next poll.
     packed: Option<Vec<PackedFamily>>,
+    /// Whether a scrape has had them.
+    scraped: bool,
     /// Events that went to the `other` series of a reading's own tables.
     merged: u64,
     /// Between two reads, as the probe says.
@@ -70,6 +73,7 @@ impl PollEngine {
             about: meta.metrics.iter().map(|m| m.about.clone()).collect(),
             series,
             packed: None,
+            scraped: false,
             merged: 0,
             every: poll.every,
             due: Instant::now(),
@@ -82,7 +86,7 @@ impl PollEngine {
         let now = Moment::now();
         // Set first: a failed read is not retried before its interval.
         self.due = now.mono + self.every;
-        self.packed = None;
+        (self.packed, self.scraped) = (None, false);
         self.series.begin();
         self.failure = self.rows(names, now).err().map(|error| error.to_string());
         self.series.finish(now);
@@ -120,6 +124,11 @@ impl PollEngine {
         Ok(())
     }
 
+    fn pack(&mut self) -> &[PackedFamily] {
+        let pack = || self.series.families().iter().map(PackedFamily::of).collect();
+        self.packed.get_or_insert_with(pack)
+    }
+
     /// Adds the agent's own metrics of this probe.
     fn observe(&self, scrape: &mut Scrape<'_>) {
         // Rows merged into `other` for want of room.
@@ -143,8 +152,13 @@ impl Engine for PollEngine {
 
     fn read(&mut self, scrape: &mut Scrape<'_>) -> Vec<PackedFamily> {
         self.observe(scrape);
-        let pack = || self.series.families().iter().map(PackedFamily::of).collect();
-        self.packed.get_or_insert_with(pack).iter().map(PackedFamily::share).collect()
+        // What one scrape alone has is not worth keeping as it was sent.
+        let hand_out = if replace(&mut self.scraped, true) { PackedFamily::share } else { PackedFamily::clone };
+        self.pack().iter().map(hand_out).collect()
+    }
+
+    fn read_series(&mut self, _: &mut Scrape<'_>) -> Vec<PackedFamily> {
+        self.pack().to_vec()
     }
 
     fn reason(&self) -> String {

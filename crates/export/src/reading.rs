@@ -28,7 +28,7 @@ pub struct Reading {
 }
 
 /// One metric with its series.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PackedFamily {
     pub about: Arc<Descriptor>,
     /// As in [`Family`].
