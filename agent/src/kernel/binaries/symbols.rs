@@ -117,8 +117,8 @@ pub fn find<'data, R: ReadRef<'data>>(
         let offset = offset.ok_or_else(|| FileError::NoCode(wanted.into()))?;
         return Ok(vec![Place { name: wanted.into(), offset }]);
     }
-    // Most hooks name a symbol as it is.
-    let mut functions = named(image, |name| name == wanted.as_bytes());
+    // Most hooks name a symbol as it is. A pattern may be one, too (Go has `main.(*Server).Handle`), and fit others.
+    let mut functions = named(image, |name| name == wanted.as_bytes() && !is_pattern(wanted));
     if functions.is_empty() {
         functions = all(image);
     }
