@@ -23,7 +23,7 @@ const SCRAPE_WAIT: Duration = Duration::from_secs(2);
 
 mod blocks;
 
-use blocks::{Blocks, Seen};
+use blocks::Blocks;
 
 pub struct TableSeries {
     table: Table,
@@ -70,7 +70,8 @@ struct Group {
     created: SystemTime,
     changed: Instant,
     fingerprint: u64,
-    seen: Seen,
+    /// Of its records, when they were last looked at ([`fold::Records::mark`]).
+    mark: u64,
     /// Its slots or its rest are not those of its block.
     regrouped: bool,
 }
@@ -358,7 +359,7 @@ impl TableSeries {
             created,
             changed: now.mono,
             fingerprint: 0,
-            seen: Seen::default(),
+            mark: 0,
             regrouped: true,
         };
         let group = self.groups.entry(labels.clone()).or_insert_with(fresh);

@@ -51,7 +51,7 @@ struct Slots {
 
 /// What the last reading saw of a group.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+struct Seen {
     mark: u64,
     /// The mark was as old as [`SETTLE_TIME`] when the record was folded.
     settled: bool,
@@ -148,16 +148,14 @@ impl Group {
     /// Notes whether its records have changed since they were last looked at.
     fn look<W: Words + ?Sized>(&mut self, records: &Records<'_, W>, now: Moment) {
         let mark = records.mark(&self.slots);
-        if mark != self.seen.mark {
-            self.seen = Seen { mark, settled: false };
-            self.changed = now.mono;
+        if mark != self.mark {
+            (self.mark, self.changed) = (mark, now.mono);
         }
     }
 
     /// Its records are folded now. Returns what was seen of them.
-    fn folded(&mut self, now: Moment) -> Seen {
-        self.seen.settled = now.mono.saturating_duration_since(self.changed) >= SETTLE_TIME;
-        self.seen
+    fn folded(&self, now: Moment) -> Seen {
+        Seen { mark: self.mark, settled: now.mono.saturating_duration_since(self.changed) >= SETTLE_TIME }
     }
 }
 

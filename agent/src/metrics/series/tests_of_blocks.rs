@@ -98,6 +98,12 @@ impl Kernel {
         self.keys.iter().map(|(key, slot)| (key.to_le_bytes(), *slot)).collect()
     }
 
+    fn look(&self, series: &mut TableSeries, now: Moment) {
+        let index = self.index();
+        let index = index.iter().map(|(key, slot)| (key.as_slice(), *slot));
+        series.look(self.area(), Some(index), &mut Names::new(), now).unwrap();
+    }
+
     fn read(&self, series: &mut TableSeries, now: Moment) -> Vec<PackedFamily> {
         let index = self.index();
         let index = index.iter().map(|(key, slot)| (key.as_slice(), *slot));
@@ -133,6 +139,7 @@ fn exposition(reading: &Reading, format: Format, gzip: Option<&KeptBytes>) -> Ve
 enum Step {
     Observe { key: u32, shard: u32, value: u64 },
     Evict(u32),
+    Look(u64),
     Read(u64),
 }
 
@@ -141,6 +148,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => observe.prop_map(|(key, shard, value)| Step::Observe { key, shard, value }),
         1 => (0..200u32).prop_map(Step::Evict),
+        1 => (0..2u64).prop_map(Step::Look),
         2 => (0..2u64).prop_map(Step::Read),
     ];
     proptest::collection::vec(step, 0..300)
@@ -158,6 +166,11 @@ proptest! {
             match step {
                 Step::Observe { key, shard, value } => kernel.observe(key, shard, value),
                 Step::Evict(key) => kernel.evict(key, &mut [&mut blocks, &mut whole]),
+                Step::Look(passed) => {
+                    seconds += passed;
+                    kernel.look(&mut blocks, at(born, seconds));
+                    kernel.look(&mut whole, at(born, seconds));
+                }
                 Step::Read(passed) => {
                     seconds += passed;
                     let [blocks, whole] = kernel.both(&mut blocks, &mut whole, at(born, seconds));
