@@ -2,7 +2,8 @@
 
 use super::agent::{self, Agent, Settings};
 use super::{load, table, tool};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use nix::time::{ClockId, clock_gettime};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,8 @@ const SERIES: [u32; 3] = [100, 1_000, 10_000];
 const SCRAPES: u32 = 10;
 /// Time over which the idle agent is watched.
 const IDLE: Duration = Duration::from_secs(20);
+/// Passes of the agent's threads in a second in which nothing happens.
+const WAKES: u32 = 3;
 /// Starts of which the median is taken.
 const STARTS: usize = 5;
 
@@ -83,11 +86,16 @@ fn default_set(build: &Path, binary: &Path) -> Result<String> {
     for _ in 0..5 {
         agent.scrape()?;
     }
-    let (before, begin) = (agent.cpu_time()?, Instant::now());
-    std::thread::sleep(IDLE);
-    let idle = agent.cpu_time()?.saturating_sub(before).as_secs_f64() / begin.elapsed().as_secs_f64();
+    // Not scraped any more.
+    let waker = std::thread::spawn(idle_waker);
+    let idle = idle_percent(&agent)?;
+    let floor = waker.join().map_err(|_| anyhow!("the idle thread panicked"))??;
     let resident = agent.resident_bytes()?;
     agent.stop().context("stopping the default set")?;
+    let agent = Agent::start(&Settings { config: Some(agent::without_history(build)?), ..settings })?;
+    agent.scrape()?;
+    let without_history = idle_percent(&agent)?;
+    agent.stop().context("stopping the agent without a history")?;
     let bars = tool::first_bars(binary)?;
     let rows = [
         vec!["start to first scrape (median), ms".to_owned(), of_default],
@@ -97,9 +105,36 @@ fn default_set(build: &Path, binary: &Path) -> Result<String> {
             format!("{:.0}", bars.as_secs_f64() * 1e3),
         ],
         vec!["RSS after 6 scrapes, MiB".to_owned(), format!("{:.1}", mib(resident))],
-        vec![format!("CPU when not scraped, over {} s, % of one CPU", IDLE.as_secs()), format!("{:.3}", idle * 100.0)],
+        vec![format!("CPU when not scraped, over {} s, % of one CPU", IDLE.as_secs()), format!("{idle:.3}")],
+        vec!["the same without the history".to_owned(), format!("{without_history:.3}")],
+        vec![format!("a thread that wakes {WAKES} times a second for nothing, meanwhile"), format!("{floor:.3}")],
     ];
     Ok("### Default probe set\n\n".to_owned() + &table::markdown(&["what", "value"], rows.into_iter()))
+}
+
+/// CPU of an agent that is left alone, in percent of one CPU.
+fn idle_percent(agent: &Agent) -> Result<f64> {
+    let (before, begin) = (agent.cpu_time()?, Instant::now());
+    std::thread::sleep(IDLE);
+    Ok(percent(agent.cpu_time()?.saturating_sub(before), begin.elapsed()))
+}
+
+/// The least that the history, housekeeping and the reader of events could take, which wake once a second each: what comes after a
+/// pause finds nothing in the caches, and virtual machines add what it takes to run their CPU again.
+fn idle_waker() -> Result<f64> {
+    let (before, begin) = (thread_cpu()?, Instant::now());
+    while begin.elapsed() < IDLE {
+        std::thread::sleep(Duration::from_secs(1) / WAKES);
+    }
+    Ok(percent(thread_cpu()?.saturating_sub(before), begin.elapsed()))
+}
+
+fn thread_cpu() -> Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).context("reading the thread's CPU time")?.into())
+}
+
+fn percent(cpu: Duration, wall: Duration) -> f64 {
+    cpu.as_secs_f64() / wall.as_secs_f64() * 100.0
 }
 
 /// For tables.
