@@ -301,9 +301,9 @@ impl Budget {
         self.throttled
     }
 
-    /// Whether the budget samples or suspends the probe.
+    /// Whether the budget samples or suspends the probe. Slices that were asked for begin a little later.
     pub fn over(&self) -> bool {
-        self.one_of() > 1 || self.suspended_until.is_some()
+        self.one_of() > 1 || self.wants_slices || self.suspended_until.is_some()
     }
 
     /// The reason as text; empty while all events are measured.
@@ -317,6 +317,7 @@ impl Budget {
         let over = format!("over its {budget} {limit} of a CPU ({used} measured)");
         match self.suspended_until {
             Some(_) => format!("{over}: taken off its hooks for {} s", self.pause().as_secs()),
+            None if self.one_of() == 1 => format!("{over}: its events are to be seen in slices of time"),
             None if self.times > 1 => {
                 format!("{over}: one of {} events is sampled, in slices of time", self.one_of())
             }

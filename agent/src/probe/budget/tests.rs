@@ -157,7 +157,12 @@ fn hooks_that_cost_too_much_to_reach_are_sliced() {
     assert_eq!(budget.slicing(), Slicing::Never, "it does not rest for others");
     // 6 %, with programs that cost 1 %.
     assert_eq!([0; 2].map(|_| look(&mut budget, &reached(6, 1))), [None, Some(BudgetAction::Sample(0))]);
-    assert_eq!((budget.slicing(), budget.one_of()), (Slicing::Wanted, 1), "until the hooks are");
+    assert_eq!((budget.slicing(), budget.one_of(), budget.over()), (Slicing::Wanted, 1, true), "until the hooks are");
+    assert!(
+        budget.text().ends_with("(7 % measured): its events are to be seen in slices of time"),
+        "{}",
+        budget.text()
+    );
     // 3.4 % are still above the budget, which sampling no longer lowers by much.
     assert_eq!([0; 20].map(|_| look(&mut budget, &reached(6, 8))), [None; 20]);
     assert_eq!((budget.slicing(), budget.one_of(), budget.over()), (Slicing::Wanted, 8, true));
