@@ -229,6 +229,8 @@ fn root_a_killed_recording_is_rescued_with_every_record() {
         let folder = Folder::new();
         let mut killed = Capture::start(&folder, words);
         getppid_calls(200_000);
+        // What a recorder has taken from the kernel and not written yet goes with it.
+        std::thread::sleep(Duration::from_millis(500));
         killed.child.kill().unwrap();
         killed.child.wait().unwrap();
         // The kernel goes on for a recorder that is gone.

@@ -192,8 +192,14 @@ pub(super) fn say(recorded: &Recorded, file: &Path) {
         // The notes say so.
         Ended::Killed => {}
     }
-    if recorded.lost > 0 {
-        eprintln!("{} records were lost as the ring buffer was full: raise -b, or record less", recorded.lost);
+    match (recorded.lost, &recorded.ended) {
+        (0, _) => {}
+        (lost, Ended::Killed) => {
+            eprintln!(
+                "{lost} records were lost: the ring buffer was full, or the recorder had taken them and not written them yet"
+            );
+        }
+        (lost, _) => eprintln!("{lost} records were lost as the ring buffer was full: raise -b, or record less"),
     }
     if recorded.left > 0 {
         eprintln!("{} records were left in the ring buffer when recording ended", recorded.left);
