@@ -118,7 +118,8 @@ pub fn find<'data, R: ReadRef<'data>>(
         return Ok(vec![Place { name: wanted.into(), offset }]);
     }
     // Most hooks name a symbol as it is. A pattern may be one, too (Go has `main.(*Server).Handle`), and fit others.
-    let mut functions = named(image, |name| name == wanted.as_bytes() && !is_pattern(wanted));
+    let exact = |name: &[u8]| name == wanted.as_bytes();
+    let mut functions = if is_pattern(wanted) { Vec::new() } else { named(image, exact) };
     if functions.is_empty() {
         functions = all(image);
     }
