@@ -239,7 +239,7 @@ fn root_accept_queue_agrees_with_ss() {
     let (depth, limit): (f64, f64) = (columns[1].parse().unwrap(), columns[2].parse().unwrap());
     assert_eq!(depth, WAITING as f64, "ss: {text}");
     let labels = [("port", port.as_str())];
-    let polled = wait_for("the polled depth", Duration::from_secs(20), || {
+    let polled = wait_for("the polled depth", Duration::from_secs(12), || {
         let metrics = agent.scrape();
         (metrics.sum("kstrobe_tcp_listen_queue_depth", &labels) == depth).then_some(metrics)
     });

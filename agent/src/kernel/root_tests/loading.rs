@@ -140,18 +140,19 @@ fn root_hooks_measure_runs_and_times_of_each_program() {
     loader.shared().hooks.measure();
     let used = |loaded: &Loaded| loaded.programs().unwrap()[0].used.unwrap();
     // The quickest of three rounds: one run that is measured and interrupted stands for 61.
-    let mut least_ns = f64::INFINITY;
+    let mut quickest = [f64::INFINITY; 2];
     for _ in 0..3 {
         let before: Vec<_> = loaded.iter().map(used).collect();
         call_getppid(300_000);
-        for (loaded, before) in loaded.iter().zip(before) {
+        for ((loaded, before), quickest) in loaded.iter().zip(before).zip(&mut quickest) {
             let (runs, ns) = (used(loaded).runs - before.runs, used(loaded).run_ns - before.run_ns);
             // Other calls of the machine come to those of this loop; an estimate may miss what came after a CPU's last sample.
             assert!((299_000.0..600_000.0).contains(&runs), "{runs} runs");
-            least_ns = least_ns.min(ns / runs);
+            assert!(ns / runs >= 1.0, "{ns} ns in {runs} runs");
+            *quickest = quickest.min(ns / runs);
         }
     }
-    assert!((1.0..2_000.0).contains(&least_ns), "{least_ns} ns a run");
+    assert!(quickest.iter().all(|ns| *ns < 2_000.0), "{quickest:?} ns a run");
 }
 
 #[test]
