@@ -198,7 +198,8 @@ const ROWS: &[Row] = &[
         metric: "workqueue_delay_seconds_count",
         labels: &[],
         exact: false,
-        oracle: counts("tracepoint:workqueue:workqueue_execute_start"),
+        // Not those that run: `flush_work` queues an item of its own (`insert_wq_barrier`), which is never activated.
+        oracle: counts("tracepoint:workqueue:workqueue_activate_work"),
         load: a_moment,
     },
     Row {
