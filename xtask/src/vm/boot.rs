@@ -31,6 +31,17 @@ const SPARE_DISK_BYTES: u64 = 64 << 20;
 /// So that requests take a known time: 5 ms when they come one after another.
 pub const SPARE_DISK_IOPS: u32 = 200;
 
+/// How a guest runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// After which it is killed.
+    pub limit: Duration,
+    /// The emulator runs the guest's CPUs in turn, in one thread. In parallel it can keep a translation of an instruction that another CPU
+    /// has just patched: a CPU that runs so much code of BPF while jumps in it change that it meets this dies of a breakpoint (`int3`) that
+    /// is no longer in memory.
+    pub in_turn: bool,
+}
+
 /// What a guest left.
 pub struct Ended {
     /// Exit status of its command.
@@ -40,7 +51,7 @@ pub struct Ended {
 }
 
 /// Boots a kernel with this archive as its file system and waits for its command's end. The command's output goes to ours.
-pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, limit: Duration) -> Result<Ended> {
+pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, settings: Settings) -> Result<Ended> {
     let at = |name: &str| work.join(name);
     for old in ["console", "status", "out"] {
         File::create(at(old))?;
@@ -55,7 +66,7 @@ pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, limit: Duration) -> Re
     );
     let mut command = Command::new(qemu(kernel.arch));
     command
-        .args(["-accel", accelerator(kernel.arch)])
+        .args(["-accel", accelerator(kernel.arch, settings.in_turn)])
         .args(machine)
         .args(["-smp", "2", "-m", "2G"])
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
@@ -79,7 +90,7 @@ pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, limit: Duration) -> Re
         .stderr(complaints)
         .spawn()
         .with_context(|| format!("starting {}", qemu(kernel.arch)))?;
-    let in_time = wait(&mut child, limit)?;
+    let in_time = wait(&mut child, settings.limit)?;
     let status = fs::read_to_string(at("status"))?;
     if let Ok(status) = status.trim().parse() {
         return Ok(Ended { status, files: files(&fs::read(at("out"))?) });
@@ -115,18 +126,26 @@ fn serial_ports(command: &mut Command, arch: Arch, ports: &[String]) {
     command.args(["-device", &device]);
 }
 
-/// The processor's own virtualisation when it has it and we may use it. A device file alone is not enough: some machines have
-/// one without the processor's part, and guests die in it.
-fn accelerator(arch: Arch) -> &'static str {
-    let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let hardware = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
-    let allowed = || File::options().read(true).write(true).open("/dev/kvm").is_ok();
-    if arch == Arch::here() && hardware && allowed() { "kvm" } else { "tcg,thread=multi" }
+fn accelerator(arch: Arch, in_turn: bool) -> &'static str {
+    match (is_hardware(arch), in_turn) {
+        (true, _) => "kvm",
+        (false, false) => "tcg,thread=multi",
+        (false, true) => "tcg,thread=single",
+    }
 }
 
 /// Whether guests run on an emulated processor: slow, and at times late.
 pub fn emulates(arch: Arch) -> bool {
-    accelerator(arch) != "kvm"
+    !is_hardware(arch)
+}
+
+/// Whether the processor's own virtualisation is there and we may use it. A device file alone is not enough: some machines have
+/// one without the processor's part, and guests die in it.
+fn is_hardware(arch: Arch) -> bool {
+    let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let hardware = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
+    let allowed = || File::options().read(true).write(true).open("/dev/kvm").is_ok();
+    arch == Arch::here() && hardware && allowed()
 }
 
 /// Waits for the end; kills what takes longer than it may and says false.

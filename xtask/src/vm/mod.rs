@@ -52,6 +52,10 @@ pub struct Options {
     /// Seconds that one kernel may take
     #[arg(long, default_value_t = 3600)]
     timeout: u64,
+    /// Emulate a guest's CPUs in turn, which is slower: for loads that run much code of BPF while it is patched, which guests whose CPUs
+    /// are emulated in parallel die of
+    #[arg(long)]
+    in_turn: bool,
     /// Which tests
     #[arg(long, value_enum, default_value_t = Set::Full)]
     set: Set,
@@ -67,6 +71,12 @@ pub struct Options {
     /// Names of tests, or parts of them; those of the set when there are none
     #[arg(last = true)]
     tests: Vec<String>,
+}
+
+impl Options {
+    fn guest(&self) -> boot::Settings {
+        boot::Settings { limit: Duration::from_secs(self.timeout), in_turn: self.in_turn }
+    }
 }
 
 /// A choice of tests.
@@ -90,7 +100,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         wanted(options).iter().try_for_each(|release| kernel::renew(&cache(root), options.arch, *release))?;
     }
     if options.write_docs {
-        return write_docs(root, Duration::from_secs(options.timeout));
+        return write_docs(root, options.guest());
     }
     if options.bench {
         return bench(root, options);
@@ -110,7 +120,7 @@ fn bench(root: &Path, options: &Options) -> Result<()> {
     );
     let binaries = Binaries { tests: vec![xtask], agent };
     for release in wanted(options) {
-        let ended = guest(root, (options.arch, *release), &binaries, &script, Duration::from_secs(options.timeout))?;
+        let ended = guest(root, (options.arch, *release), &binaries, &script, options.guest())?;
         if ended.status != 0 {
             bail!("the benchmark failed on kernel {} (status {})", release.name(), ended.status);
         }
@@ -131,11 +141,11 @@ fn run_tests(root: &Path, options: &Options) -> Result<Vec<String>> {
         Set::Full => vec!["root_".to_owned()],
     };
     let binaries = binaries::build(root, options.arch, &tests)?;
-    let limit = Duration::from_secs(options.timeout);
+    let settings = options.guest();
     let (mut failed, mut not_run) = (Vec::new(), Vec::new());
     for release in releases {
         let begin = Instant::now();
-        let outcome = run_in(root, (options.arch, *release), &binaries, &tests, limit);
+        let outcome = run_in(root, (options.arch, *release), &binaries, &tests, settings);
         let name = release.on(options.arch);
         println!("== kernel {name}: {:.1} s", begin.elapsed().as_secs_f64());
         match outcome {
@@ -203,6 +213,7 @@ pub fn short(root: &Path) -> Result<Vec<String>> {
             kernel: vec![],
             arch: Arch::Amd64,
             timeout: 600,
+            in_turn: false,
             set: Set::Short,
             renew: false,
             write_docs: false,
@@ -212,7 +223,7 @@ pub fn short(root: &Path) -> Result<Vec<String>> {
     )
 }
 
-fn write_docs(root: &Path, limit: Duration) -> Result<()> {
+fn write_docs(root: &Path, settings: boot::Settings) -> Result<()> {
     let mut all = Vec::new();
     let mut shipped = Vec::new();
     for arch in [Arch::Amd64, Arch::Arm64] {
@@ -223,7 +234,7 @@ fn write_docs(root: &Path, limit: Duration) -> Result<()> {
         }
         for release in Release::ALL {
             let name = release.on(arch);
-            let ended = guest(root, (arch, release), &binaries, &docs::script(&binaries, &shipped), limit)?;
+            let ended = guest(root, (arch, release), &binaries, &docs::script(&binaries, &shipped), settings)?;
             if ended.status != 0 {
                 bail!("the agent does not answer on kernel {name}");
             }
@@ -240,9 +251,9 @@ fn run_in(
     machine: (Arch, Release),
     binaries: &Binaries,
     tests: &[String],
-    limit: Duration,
+    settings: boot::Settings,
 ) -> Result<Vec<String>> {
-    let ended = guest(root, machine, binaries, &script(root, machine, binaries, tests), limit)?;
+    let ended = guest(root, machine, binaries, &script(root, machine, binaries, tests), settings)?;
     if ended.status != 0 {
         bail!("tests failed (status {})", ended.status);
     }
@@ -260,7 +271,7 @@ fn guest(
     (arch, release): (Arch, Release),
     binaries: &Binaries,
     script: &str,
-    limit: Duration,
+    settings: boot::Settings,
 ) -> Result<boot::Ended> {
     let cache = cache(root);
     let name = release.on(arch);
@@ -296,7 +307,7 @@ fn guest(
     }
     image.directory(&root.join("agent").to_string_lossy());
     image.write("/command", script.as_bytes().to_vec(), 0o644);
-    boot::boot(&kernel, &image.archive(), &work, limit)
+    boot::boot(&kernel, &image.archive(), &work, settings)
 }
 
 /// The OpenTelemetry Collector that tests are given.
