@@ -409,6 +409,95 @@ fn root_long_calls_are_measured_as_often_as_short_ones_in_slices() {
     agent.stop();
 }
 
+/// Waits in recvfrom(2), which nothing comes to, in threads of this name until `stop` is set.
+fn receivers(stop: &AtomicBool, name: &str, each: Duration) {
+    let receive = || {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(each)).unwrap();
+        while !stop.load(Ordering::Relaxed) {
+            assert!(socket.recv(&mut [0; 8]).is_err());
+        }
+    };
+    std::thread::scope(|scope| {
+        let start = || std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, receive).unwrap();
+        (0..10).for_each(|_| _ = start());
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_receives_keep_their_waits_while_context_switches_rest() {
+    const SHORT: (&str, Duration) = ("kst-short", Duration::from_millis(10));
+    const LONG: (&str, Duration) = ("kst-long", Duration::from_millis(400));
+    let test = "root_receives_keep_their_waits_while_context_switches_rest";
+    if too_slow(test) || !witnesses(test, &["bpftool"]) {
+        return;
+    }
+    let agent = default_probes();
+    let stop = AtomicBool::new(false);
+    // For a while; gives how many of the looks found the switches watched.
+    let watch = |what: &[(&str, Duration)]| {
+        let before = agent.scrape();
+        let look = |_| {
+            std::thread::sleep(Duration::from_millis(100));
+            kernel_objects::is_at("sched_switch")
+        };
+        let watched = (0..100).map(look).filter(|watched| *watched).count();
+        let after = agent.scrape();
+        for (comm, each) in what {
+            let new = |name: &str| {
+                let of = |metrics: &Metrics| metrics.histogram(name, &[("comm", comm), ("syscall", "recvfrom")]);
+                of(&after).since(&of(&before))
+            };
+            let (all, wait, work) = (
+                new("kstrobe_recv_duration_seconds"),
+                new("kstrobe_recv_wait_seconds"),
+                new("kstrobe_recv_work_seconds"),
+            );
+            let quick = work.buckets.iter().filter(|(le, _)| *le <= 0.004).map(|(_, count)| *count);
+            let worked = work.count - quick.fold(0.0, f64::max);
+            eprintln!(
+                "{comm}: {} receives of {} s, {} s of them waits, {worked} without",
+                all.count,
+                all.mean(),
+                wait.mean()
+            );
+            assert!(all.count > 0.0 && all.mean() > each.as_secs_f64(), "{}", agent.log());
+            assert!(worked <= 0.02 * all.count, "{worked} of {} receives of {comm} were not seen to wait", all.count);
+        }
+        watched
+    };
+    beside_threads(2, 1000, Duration::ZERO, || {
+        std::thread::scope(|scope| {
+            let stop = &stop;
+            scope.spawn(move || receivers(stop, SHORT.0, SHORT.1));
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                wait_for("slices of time", Duration::from_secs(40), || {
+                    let ratio = agent.scrape().sum("kstrobe_probe_sampling_ratio", &[("probe", "recvfrom")]);
+                    (ratio <= 0.125).then_some(())
+                });
+                let watched = watch(&[SHORT]);
+                assert!((1..60).contains(&watched), "context switches were watched at {watched} of 100 looks");
+                scope.spawn(move || receivers(stop, LONG.0, LONG.1));
+                let watched = watch(&[SHORT, LONG]);
+                eprintln!("with long receives: watched at {watched} of 100 looks");
+            }));
+            stop.store(true, Ordering::Relaxed);
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+    });
+    // When it ends, all are watched.
+    wait_for("all receives", Duration::from_secs(40), || {
+        let ratio = agent.scrape().sum("kstrobe_probe_sampling_ratio", &[("probe", "recvfrom")]);
+        (ratio == 1.0).then_some(())
+    });
+    assert!((0..10).all(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        kernel_objects::is_at("sched_switch")
+    }));
+    agent.stop();
+}
+
 /// Sends datagrams to itself over loopback until `stop` is set, each of which raises a softirq.
 fn datagrams(stop: &AtomicBool) {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

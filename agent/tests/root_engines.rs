@@ -10,7 +10,7 @@ mod generate;
 use corpus::{Case, Left, Placed, REGION_BYTES, cases, judge, one_metric, target};
 use generate::{ARGS, Numbers, scheme, values, word};
 use kstrobe::kernel::{Loaded, Loader, load_unattached};
-use kstrobe_ebpf::ir::{Arg, Call, CmpOp, Cond, Func, Helper, Module, Op, Operand, Size, Slot, Stmt, Var};
+use kstrobe_ebpf::ir::{Arg, Call, CmpOp, Cond, Duty, Func, Helper, Module, Op, Operand, Size, Slot, Stmt, Var};
 use kstrobe_ebpf::layout::{Layout, MapDef, MapId, MapKind};
 use kstrobe_ebpf::lower::{Options, lower};
 use kstrobe_ebpf::program::MetricKind;
@@ -77,7 +77,7 @@ impl Arena {
             name: "where".into(),
             attach: Some(attach.clone()),
             calls: None,
-            begins: false,
+            duty: Duty::Always,
             vars: 2,
             slots: vec![4],
             body,

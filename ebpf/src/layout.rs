@@ -42,6 +42,8 @@ pub struct Layout {
     pub spans: Option<SpanMap>,
     /// Open spans whose keys are small numbers: an array whose elements begin with the time of the start (u64), 0 where none is open.
     pub open: Option<MapId>,
+    /// Numbers of open spans (u64) of tasks whose context switches are watched, by a hash of the task: an array.
+    pub open_tasks: Option<MapId>,
     /// Counts of what was lost, if any event can be.
     pub losses: Option<LossMap>,
     /// Records of single events.

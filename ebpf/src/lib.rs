@@ -79,8 +79,8 @@ pub struct ProgramInfo {
     pub stack_bytes: u32,
     /// The system calls that it measures, where its hook has all of them.
     pub calls: Option<ir::Calls>,
-    /// Whether measurements begin here with a weight, so that its hook may be attached for a share of the time.
-    pub begins: bool,
+    /// When its hook may rest.
+    pub duty: ir::Duty,
     /// Disassembly.
     pub listing: String,
 }
@@ -163,7 +163,7 @@ pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Resu
             instructions: code.slots(),
             stack_bytes: code.stack_bytes,
             calls: func.calls.clone(),
-            begins: func.begins,
+            duty: func.duty,
             listing: code.listing(),
         });
         codes.push(code);

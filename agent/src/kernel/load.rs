@@ -16,7 +16,7 @@ use crate::kernel::sys::map::{MapSpec, RDONLY_PROG, kind as map_kind};
 use crate::kernel::sys::prog::{self, Lines, ProgSpec, Refused};
 use crate::kernel::unwind::{self, Tables, Unwinder};
 use crate::kernel::verifier_log;
-use kstrobe_ebpf::ir::Calls;
+use kstrobe_ebpf::ir::{Calls, Duty};
 use kstrobe_ebpf::layout::{MapDef, STACKS_MAPS};
 use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Layout, Target};
@@ -100,13 +100,13 @@ pub struct Program {
     pub attach: Attach,
     /// The system calls that it measures, where its hook has all of them.
     pub calls: Option<Calls>,
-    /// Whether measurements begin here with a weight.
-    pub begins: bool,
+    /// When its hook may rest.
+    pub duty: Duty,
 }
 
 impl From<&(String, Attach)> for Program {
     fn from((name, attach): &(String, Attach)) -> Program {
-        Program { name: name.clone(), attach: attach.clone(), calls: None, begins: false }
+        Program { name: name.clone(), attach: attach.clone(), calls: None, duty: Duty::Always }
     }
 }
 
@@ -213,7 +213,7 @@ struct LoadedProgram {
     name: String,
     attach: Attach,
     calls: Option<Calls>,
-    begins: bool,
+    duty: Duty,
     /// Relocated.
     code: Vec<u64>,
     fd: OwnedFd,
@@ -360,15 +360,16 @@ impl Loaded {
         let Loader { types, attacher, shared: Shared { hooks, .. }, .. } = loader;
         let control = self.maps.control().cloned();
         let open = self.maps.open_spans().map_err(|error| map_error("of open spans", MapError::Kernel(error)))?;
-        let open = open.map(Arc::new);
+        let (open, ends_rest) = (open.map(Arc::new), self.maps.layout().open.is_some());
         for program in self.programs.iter_mut().filter(|program| !program.attach.is_iterator()) {
-            let LoadedProgram { name, attach, calls, begins, code, fd, member, .. } = program;
+            let LoadedProgram { name, attach, calls, duty, code, fd, member, .. } = program;
             let failed = |error| hook_error(name, error);
             let kind = ProgramType::of(attach, types).map_err(|error| attach_error(name, error.into()))?;
             let loaded = fd.try_clone().map_err(|error| failed(HookError::Map(error)))?;
-            let role = match (&control, &open) {
-                (Some(control), _) if *begins => Role::Begins(control.clone()),
-                (Some(control), Some(open)) => Role::Ends(control.clone(), open.clone()),
+            let role = match (&control, *duty, &open) {
+                (Some(control), Duty::Begins, _) => Role::Begins(control.clone()),
+                (Some(control), Duty::Watches, Some(open)) => Role::Watches(control.clone(), open.clone()),
+                (Some(control), Duty::Always, Some(open)) if ends_rest => Role::Ends(control.clone(), open.clone()),
                 _ => Role::All,
             };
             let (name, code, calls) = (name.clone(), std::mem::take(code), calls.take());
@@ -484,7 +485,7 @@ pub fn load_unattached(
     };
     object.relocate(|name| by_name(name).map(|map| map.as_fd().as_raw_fd()))?;
     let unwind = loader.unwind_tables(layout);
-    let mut load = |Program { name, attach, calls, begins }: Program| {
+    let mut load = |Program { name, attach, calls, duty }: Program| {
         let mut code = object.code(&name)?;
         let mut fd = load_program(&mut loader.types, &code, types.fd(), &name, &attach)?;
         if let Some(insns) = unwind.as_ref().and_then(|tables| tables.link(&code.insns, layout, &maps)) {
@@ -497,7 +498,7 @@ pub fn load_unattached(
                 }
             }
         }
-        Ok(LoadedProgram { name, attach, calls, begins, code: code.insns, fd, member: None, enabled: Vec::new() })
+        Ok(LoadedProgram { name, attach, calls, duty, code: code.insns, fd, member: None, enabled: Vec::new() })
     };
     let programs = programs.into_iter().map(|program| load(program.into())).collect::<Result<_, LoadError>>()?;
     let events = open_events(&maps, layout)?;

@@ -2,7 +2,7 @@
 
 use crate::kernel::control::Control;
 use crate::kernel::groups::{Admission, Groups, GroupsError};
-use crate::kernel::mmap::Values;
+use crate::kernel::mmap::{Values, element_words};
 use crate::kernel::sys::{self, KernelMap};
 use kstrobe_ebpf::layout::{
     FreshSlots, Index, Layout, Loss, MapDef, MapId, MapKind, PASSES, SelectedMap, SpanMap, Table,
@@ -98,16 +98,20 @@ pub struct MapFill {
     pub capacity: u32,
 }
 
-/// Spans whose keys are small numbers; see [`Layout::open`].
+/// Spans whose keys are small numbers ([`Layout::open`]), or of tasks whose switches are watched ([`Layout::open_tasks`]): of both, the
+/// first word of each element is 0 where none is open.
 #[derive(Debug)]
-pub struct OpenSpans(KernelMap);
+pub struct OpenSpans {
+    map: KernelMap,
+    values: Values,
+}
 
 impl OpenSpans {
     /// Whether some span is open.
     pub fn has_some(&self) -> io::Result<bool> {
-        let entries = self.0.entries()?;
-        let is_open = |value: &[u8]| value.iter().take(size_of::<u64>()).any(|byte| *byte != 0);
-        Ok(entries.iter().any(|(_, value)| is_open(value)))
+        self.values.refresh(&self.map)?;
+        let mut firsts = self.values.words().iter().step_by(element_words(&self.map));
+        Ok(firsts.any(|word| word.load(Ordering::Relaxed) != 0))
     }
 }
 
@@ -335,11 +339,12 @@ impl ProbeMaps {
         self.control.as_ref()
     }
 
-    /// Its open spans, if their keys are small numbers.
+    /// Its open spans, if it can be read whether there are some.
     pub fn open_spans(&self) -> io::Result<Option<OpenSpans>> {
-        let Some(id) = self.layout.open else { return Ok(None) };
-        let same = self.map(id).as_fd().try_clone_to_owned()?;
-        KernelMap::from_fd(same).map(|map| Some(OpenSpans(map)))
+        let Some(id) = self.layout.open.or(self.layout.open_tasks) else { return Ok(None) };
+        let map = KernelMap::from_fd(self.map(id).as_fd().try_clone_to_owned()?)?;
+        let values = Values::open(&map)?;
+        Ok(Some(OpenSpans { map, values }))
     }
 
     /// Forgets what has begun and not ended, before a probe is attached again: their ends were not seen. Returns the

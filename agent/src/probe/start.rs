@@ -281,7 +281,7 @@ fn attach_once(plan: &ProbePlan, artifact: &Artifact, loaded: Loaded, loader: &m
 
 impl From<&ProgramInfo> for Program {
     fn from(info: &ProgramInfo) -> Program {
-        let ProgramInfo { name, attach, calls, begins, .. } = info.clone();
-        Program { name, attach, calls, begins }
+        let ProgramInfo { name, attach, calls, duty, .. } = info.clone();
+        Program { name, attach, calls, duty }
     }
 }

@@ -4,7 +4,7 @@ use super::big::Big;
 use super::*;
 use crate::ir::interp::Machine;
 use crate::ir::sketch::{i, layout, map, set_call, slot, store_slot};
-use crate::ir::{Func, Helper, Module, Op, Operand, Size, Space, Stmt, Var};
+use crate::ir::{Duty, Func, Helper, Module, Op, Operand, Size, Space, Stmt, Var};
 use crate::layout::MapId;
 use proptest::prelude::*;
 use std::cmp::Ordering;
@@ -118,8 +118,15 @@ fn indexer(scheme: &Scheme) -> (Machine, Module) {
         Stmt::Store { ptr: Var(3), offset: 0, size: Size::B8, value: Operand::Var(out) },
         Stmt::Store { ptr: Var(3), offset: 8, size: Size::B8, value: Operand::Var(v) },
     ]);
-    let func =
-        Func { name: "index".into(), attach: None, calls: None, begins: false, vars: next + 1, slots: vec![8], body };
+    let func = Func {
+        name: "index".into(),
+        attach: None,
+        calls: None,
+        duty: Duty::Always,
+        vars: next + 1,
+        slots: vec![8],
+        body,
+    };
     let module = Module { funcs: vec![func], rodata, layout: layout() };
     (Machine::new(&module.layout).unwrap(), module)
 }

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::ir::{AluOp, Arg, Block, CTX, Call, CmpOp, Cond, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
+use crate::ir::{
+    AluOp, Arg, Block, CTX, Call, CmpOp, Cond, Duty, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var,
+};
 use crate::layout::MapId;
 use crate::typed::{Attach, Expr};
 
@@ -37,7 +39,7 @@ impl Writer {
 
     pub(super) fn finish(mut self, name: String, attach: Option<Attach>) -> Func {
         let body = self.open.pop().map(|s| s.code).unwrap_or_default();
-        Func { name, attach, calls: None, begins: false, vars: self.vars, slots: self.slots, body }
+        Func { name, attach, calls: None, duty: Duty::Always, vars: self.vars, slots: self.slots, body }
     }
 
     pub(super) fn fresh(&mut self) -> Var {

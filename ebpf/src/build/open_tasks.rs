@@ -18,7 +18,9 @@ const FIRST_TIME: i64 = 2;
 
 /// Plans the map of counts, of 8 bytes each.
 pub(super) fn plan(layout: &mut Layout) -> MapId {
-    add_map(layout, "ks_open_tasks".into(), MapKind::Array { mmap: false }, 4, 8, 1 << BITS)
+    let map = add_map(layout, "ks_open_tasks".into(), MapKind::Array { mmap: true }, 4, 8, 1 << BITS);
+    layout.open_tasks = Some(map);
+    map
 }
 
 /// Counts the span that the current task is about to open, unless it has one already.

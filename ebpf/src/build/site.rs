@@ -7,7 +7,7 @@ use super::expr::{Exprs, Inputs};
 use super::func::Writer;
 use super::{measure, slow};
 use crate::diag::{Diagnostic, Place};
-use crate::ir::{Calls, CmpOp, Func, NumberAt, Operand, Stmt};
+use crate::ir::{Calls, CmpOp, Duty, Func, NumberAt, Operand, Stmt};
 use crate::typed::{Expr, Kind, Measure, Select, Site, Trust, Ty};
 
 pub(super) fn at(context: &Context<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnostic> {
@@ -18,9 +18,9 @@ pub(super) fn at(context: &Context<'_>, sites: &[Site]) -> Result<Vec<Func>, Dia
         s.inputs.weight = control::sample(context, &mut s.w);
         body(context, &mut s, site.filter.as_ref(), &site.measures);
         slow::send(context, &mut s, site.slow.as_ref());
-        let begins = s.inputs.weight.is_some();
+        let duty = if s.inputs.weight.is_some() { Duty::Begins } else { Duty::Always };
         let func = s.w.finish(name(context, "at", i, sites.len()), Some(site.attach.clone()));
-        funcs.push(Func { calls: calls([&site.select]), begins, ..func });
+        funcs.push(Func { calls: calls([&site.select]), duty, ..func });
     }
     Ok(funcs)
 }

@@ -10,7 +10,7 @@ use super::open_tasks;
 use super::site::{begin, calls, mark, name, select};
 use super::slow;
 use crate::diag::{Diagnostic, Place};
-use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Cond, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
+use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Cond, Duty, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::kernel_target::btf;
 use crate::layout::Loss;
 use crate::program::Keep;
@@ -89,8 +89,8 @@ fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
         }
         Found::Keyed(key) => open_hashed(context, &mut s, site, key),
     }
-    let begins = context.memory.layout.control.is_some();
-    Func { calls: calls([&site.select]), begins, ..s.w.finish(name, Some(site.attach.clone())) }
+    let duty = if context.memory.layout.control.is_some() { Duty::Begins } else { Duty::Always };
+    Func { calls: calls([&site.select]), duty, ..s.w.finish(name, Some(site.attach.clone())) }
 }
 
 /// `task` is the one whose storage has the state.
@@ -321,7 +321,9 @@ fn switch(context: &Context<'_>) -> Result<Func, Diagnostic> {
             }
         }
     }
-    Ok(s.w.finish(name(context, "switch", 0, 1), Some(attach)))
+    let layout = &context.memory.layout;
+    let duty = if layout.control.is_some() && layout.open_tasks.is_some() { Duty::Watches } else { Duty::Always };
+    Ok(Func { duty, ..s.w.finish(name(context, "switch", 0, 1), Some(attach)) })
 }
 
 /// Notes in a span's state, if there is one, that its task comes on a CPU or leaves it.

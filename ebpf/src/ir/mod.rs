@@ -33,14 +33,26 @@ pub struct Func {
     pub attach: Option<Attach>,
     /// The system calls that it measures, where its hook has all of them; `None` where it has to see each event.
     pub calls: Option<Calls>,
-    /// Whether what it adds, or the span that it begins, has a weight: its hook may be attached for a share of the time.
-    pub begins: bool,
+    /// When its hook may rest.
+    pub duty: Duty,
     /// Number of variables; `Var(0)` holds the context pointer at entry.
     pub vars: u32,
     /// Stack areas, in bytes; each is 8-byte aligned.
     pub slots: Vec<u32>,
     /// The code.
     pub body: Block,
+}
+
+/// What a program does for its probe's measurements, which says when its hook may rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Duty {
+    /// It has to see each event.
+    #[default]
+    Always,
+    /// What it adds, or the span that it begins, has a weight: its hook may be attached for a share of the time.
+    Begins,
+    /// It changes open spans of tasks alone ([`Layout::open_tasks`]): its hook may rest while there are none.
+    Watches,
 }
 
 /// Bytes of stack that a program may use. The kernel has 512 for a program and the functions that it calls (`MAX_BPF_STACK`), of which it

@@ -273,7 +273,7 @@ fn alu(op: AluOp) -> &'static str {
 mod tests {
     use super::{func, module};
     use crate::ir::sketch::{self, *};
-    use crate::ir::{AluOp, Arg, CmpOp, Func, Helper, Op, Size, Slot, Space, Stmt, Var};
+    use crate::ir::{AluOp, Arg, CmpOp, Duty, Func, Helper, Op, Size, Slot, Space, Stmt, Var};
     use crate::typed::Attach;
 
     #[test]
@@ -354,7 +354,7 @@ func test interpreted
                 name: "f".into(),
                 attach: Some(attach),
                 calls: None,
-                begins: false,
+                duty: Duty::Always,
                 vars: 1,
                 slots: vec![],
                 body: vec![],

@@ -1,6 +1,8 @@
 //! Short ways to write IR in tests.
 
-use super::{AluOp, Arg, Block, Call, CmpOp, Cond, Func, Helper, Module, Op, Operand, Size, Slot, Space, Stmt, Var};
+use super::{
+    AluOp, Arg, Block, Call, CmpOp, Cond, Duty, Func, Helper, Module, Op, Operand, Size, Slot, Space, Stmt, Var,
+};
 use crate::layout::{Layout, MapDef, MapId, MapKind};
 
 pub(crate) fn v(var: u32) -> Operand {
@@ -68,7 +70,7 @@ pub(crate) fn when_else(a: u32, op: CmpOp, b: Operand, then: Block, otherwise: B
 }
 
 pub(crate) fn func(name: &str, body: Block) -> Func {
-    Func { name: name.into(), attach: None, calls: None, begins: false, vars: 16, slots: vec![8, 24, 16], body }
+    Func { name: name.into(), attach: None, calls: None, duty: Duty::Always, vars: 16, slots: vec![8, 24, 16], body }
 }
 
 pub(crate) fn map_def(name: &str, kind: MapKind, key_bytes: u32, value_bytes: u32, entries: u32) -> MapDef {

@@ -7,14 +7,14 @@ pub mod random;
 pub mod span;
 pub mod vm;
 
-use kstrobe_ebpf::ir::{Block, Func, Module};
+use kstrobe_ebpf::ir::{Block, Duty, Func, Module};
 use kstrobe_ebpf::layout::{Layout, MapDef, MapKind};
 use kstrobe_ebpf::typed::Attach;
 
 /// A function at a BTF tracepoint.
 pub fn func(vars: u32, slots: &[u32], body: Block) -> Func {
     let attach = Some(Attach::TpBtf { event: "sched_switch".into() });
-    Func { name: "test".into(), attach, calls: None, begins: false, vars, slots: slots.to_vec(), body }
+    Func { name: "test".into(), attach, calls: None, duty: Duty::Always, vars, slots: slots.to_vec(), body }
 }
 
 pub fn array(name: &str, value_bytes: u32, entries: u32) -> MapDef {

@@ -1,7 +1,7 @@
 //! A module like those that the compiler makes of a span: it uses each kind of map, attach point and address.
 
 use kstrobe_ebpf::ir::{
-    AluOp, Arg, Block, CTX, Call, CmpOp, Cond, Func, Helper, Module, Op, Operand, Size, Slot, Space, Stmt, Var,
+    AluOp, Arg, Block, CTX, Call, CmpOp, Cond, Duty, Func, Helper, Module, Op, Operand, Size, Slot, Space, Stmt, Var,
 };
 use kstrobe_ebpf::layout::{Layout, MapDef, MapId, MapKind};
 use kstrobe_ebpf::typed::Attach;
@@ -52,7 +52,15 @@ pub fn module() -> Module {
 }
 
 fn func(name: &str, attach: Attach, body: Block) -> Func {
-    Func { name: name.into(), attach: Some(attach), calls: None, begins: false, vars: 24, slots: vec![4, 24], body }
+    Func {
+        name: name.into(),
+        attach: Some(attach),
+        calls: None,
+        duty: Duty::Always,
+        vars: 24,
+        slots: vec![4, 24],
+        body,
+    }
 }
 
 /// Stores the time in the task's storage.

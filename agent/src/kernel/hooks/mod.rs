@@ -18,7 +18,7 @@ use crate::kernel::sys::prog::Refused;
 use kstrobe_ebpf::dispatch::{self, AsmError};
 use kstrobe_ebpf::ir::Calls;
 use kstrobe_ebpf::typed::Attach;
-use part::{Part, Slot};
+use part::{Part, Slot, watch};
 use set::HookSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -72,13 +72,15 @@ pub enum Role {
     Begins(Arc<Control>),
     /// They end here; with what sets their weights, and which of them are open.
     Ends(Arc<Control>, Arc<OpenSpans>),
+    /// Those that are open change here; with what sets their weights, and which of them are open.
+    Watches(Arc<Control>, Arc<OpenSpans>),
 }
 
 impl Role {
     /// What sets the weights of what begins or ends here; `None` where each event has to be seen.
     fn weights(&self) -> Option<&Arc<Control>> {
         match self {
-            Role::All => None,
+            Role::All | Role::Watches(..) => None,
             Role::Begins(weights) | Role::Ends(weights, _) => Some(weights),
         }
     }
@@ -220,6 +222,13 @@ impl Hooks {
         let changed: Vec<Arc<Control>> =
             slicing.iter().filter(|(of, _)| of.times() != times(of)).map(|(of, _)| of.clone()).collect();
         let wanted = set::wanted(parts, &granted);
+        // Before measurements begin at any time.
+        let is_in_set = |of: &Arc<Control>| {
+            parts.iter().any(|part| part.has_weights(of) && wanted.iter().any(|members| members.has(part)))
+        };
+        let sliced: Vec<Arc<Control>> =
+            slicing.iter().map(|(of, _)| of.clone()).filter(|of| times(of) > 1 && !is_in_set(of)).collect();
+        watch::let_rest(parts, &sliced);
         // Before begins are missed; of others, after they are seen again.
         set::mark_resting_ends(&wanted, &granted);
         set::end_others(sets, &wanted, parts);
@@ -240,7 +249,7 @@ impl Hooks {
         for (part, rests) in parts.iter_mut().zip(rest) {
             part.slice_programs(&alone);
             match rests && part.is_first() {
-                _ if is_in_set(part) => {}
+                _ if is_in_set(part) || part.is_watch() => {}
                 true => part.slice(),
                 false => part.stay(),
             }
@@ -445,11 +454,16 @@ fn switch_in_time(hooks: Weak<Hooks>) {
         let is_end = |part: &&Part| part.hook().event() == Some("sys_exit") && part.is_first() && part.is_always();
         let ends = state.parts.iter().find(is_end);
         let ends = ends.map(Part::events);
-        for part in state.parts.iter_mut().filter(|part| part.due().is_some_and(|due| due <= now)) {
-            let all = ends.filter(|_| part.hook().event() == Some("sys_enter"));
-            part.switch(&mut attacher, all);
-        }
         let State { sets, parts, .. } = &mut *state;
+        let is_due = |at: &usize| parts[*at].due().is_some_and(|due| due <= now);
+        let due: Vec<usize> = (0..parts.len()).filter(is_due).collect();
+        for at in due {
+            if watch::attach_before(parts, at, &mut attacher) {
+                let all = ends.filter(|_| parts[at].hook().event() == Some("sys_enter"));
+                parts[at].switch(&mut attacher, all);
+            }
+        }
+        watch::detach_unused(parts);
         sets.iter_mut().filter(|set| set.due() <= now).for_each(|set| set.switch(parts, &mut attacher));
         let Some(due) = state.due() else {
             state.slicer = None;

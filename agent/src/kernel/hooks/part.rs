@@ -1,6 +1,8 @@
 //! One entry at a hook with the dispatcher behind it. A hook has one of them, or more where the kernel does not take all of its
 //! programs at once: then one follows the other, and the hook runs the first.
 
+pub(super) mod watch;
+
 use super::meter::{self, Sum, Use};
 use super::slices::{self, Events, Slices};
 use super::{Body, HookError, Role, chance, has};
@@ -8,6 +10,7 @@ use crate::kernel::attach::{Attacher, Link, ProgramType};
 use crate::kernel::control::Control;
 use crate::kernel::mmap::Words;
 use crate::kernel::pollers::softirqs;
+use crate::kernel::read::OpenSpans;
 use crate::kernel::sys::KernelMap;
 use crate::kernel::sys::map::{MapSpec, kind as map_kind};
 use crate::kernel::sys::prog::ProgSpec;
@@ -20,6 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use watch::Look;
 
 /// Maps of the programs of one dispatcher. The kernel takes 64 maps a program (`MAX_USED_MAPS`), of which four are the hook's own.
 const MAX_MAPS: usize = 64 - 4;
@@ -67,8 +71,20 @@ impl Slot {
     fn begins(&self) -> Option<&Arc<Control>> {
         match &self.body.role {
             Role::Begins(weights) => Some(weights),
-            Role::Ends(..) | Role::All => None,
+            Role::Ends(..) | Role::Watches(..) | Role::All => None,
         }
+    }
+
+    /// What sets the weights of the open measurements that it changes, and which are open.
+    fn watches(&self) -> Option<(&Arc<Control>, &Arc<OpenSpans>)> {
+        match &self.body.role {
+            Role::Watches(weights, open) => Some((weights, open)),
+            Role::Begins(_) | Role::Ends(..) | Role::All => None,
+        }
+    }
+
+    fn runs_or_will(&self) -> bool {
+        matches!(self.state, Run::Waiting | Run::Running)
     }
 
     fn is_one_of(&self, weights: &[Arc<Control>]) -> bool {
@@ -161,6 +177,8 @@ enum Standing {
     Missing(Instant),
     /// For a share of the time.
     Slices(Slices),
+    /// As long as a measurement may begin that its programs watch, or is open. That is looked at then, if it is attached.
+    Watch(Look),
 }
 
 impl Part {
@@ -290,8 +308,7 @@ impl Part {
 
     /// Of each program that runs or is to run, what sets its probe's weights; `None` where events must not be missed.
     pub(super) fn weights(&self) -> impl Iterator<Item = Option<&Arc<Control>>> {
-        let runs = |slot: &&Slot| matches!(slot.state, Run::Waiting | Run::Running);
-        self.slots.iter().filter(runs).map(|slot| slot.body.role.weights())
+        self.slots.iter().filter(|slot| slot.runs_or_will()).map(|slot| slot.body.role.weights())
     }
 
     /// Whether a program that begins measurements with these weights is here, running or not.
@@ -433,6 +450,7 @@ impl Part {
             Standing::Always => None,
             Standing::Missing(due) => Some(*due),
             Standing::Slices(slices) => Some(slices.due()),
+            Standing::Watch(look) => (!self.links.is_empty()).then_some(look.next()),
         };
         entry.into_iter().chain(self.bits.as_ref().map(Slices::due)).min()
     }

@@ -3,7 +3,7 @@
 use super::objects::{Item, Prog, count, insn, map, object};
 use crate::kernel::hooks::{Hooks, Slicing};
 use crate::kernel::load::{Loaded, Loader, Program, load};
-use kstrobe_ebpf::ir::{Calls, NumberAt};
+use kstrobe_ebpf::ir::{Calls, Duty, NumberAt};
 use kstrobe_ebpf::layout::{ControlMap, Index, Layout, MapId, MapKind, Table};
 use kstrobe_ebpf::typed::Attach;
 use std::sync::Arc;
@@ -49,18 +49,18 @@ impl Lab {
     }
 
     fn add(&mut self, narrow: bool) -> Loaded {
-        self.add_one(narrow, false)
+        self.add_one(narrow, Duty::Always)
     }
 
     fn add_weighted(&mut self) -> Loaded {
-        self.add_one(true, true)
+        self.add_one(true, Duty::Begins)
     }
 
-    fn add_one(&mut self, narrow: bool, begins: bool) -> Loaded {
+    fn add_one(&mut self, narrow: bool, duty: Duty) -> Loaded {
         let numbers = vec![libc::SYS_getpgid as u32];
         let calls = narrow.then_some(Calls { number: NumberAt::Context(8), numbers });
         let program =
-            Program { name: "kt_pgid".into(), attach: Attach::TpBtf { event: "sys_enter".into() }, calls, begins };
+            Program { name: "kt_pgid".into(), attach: Attach::TpBtf { event: "sys_enter".into() }, calls, duty };
         let (bytes, layout) = &self.object;
         load(&mut self.loader, bytes, layout, [program]).unwrap()
     }
