@@ -42,16 +42,21 @@ pub(in crate::kernel::hooks) fn detach_unused(parts: &mut [Part]) {
     }
 }
 
-/// When it is looked at whether something is open, and how long that was put off.
+/// When it is looked at whether something is open.
 #[derive(Debug)]
 pub(super) struct Look {
     next: Instant,
+    /// How long what is open puts off the next look.
     pause: Duration,
+    /// At the last look nothing could begin any more.
+    is_quiet: bool,
 }
 
 impl Look {
     /// Shortest and longest pause.
     const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(320));
+    /// A program that the kernel ran when its hook was detached may still let something begin.
+    const IN_FLIGHT: Duration = Duration::from_millis(2);
 
     /// When it is looked at.
     pub(super) fn next(&self) -> Instant {
@@ -59,7 +64,11 @@ impl Look {
     }
 
     fn soon() -> Look {
-        Look { next: Instant::now() + Look::PAUSE.0, pause: Look::PAUSE.0 }
+        Look { next: Instant::now() + Look::PAUSE.0, pause: Look::PAUSE.0, is_quiet: false }
+    }
+
+    fn quiet() -> Look {
+        Look { next: Instant::now() + Look::IN_FLIGHT, pause: Look::PAUSE.0, is_quiet: true }
     }
 
     /// What is open for long may be so for as long again.
@@ -117,6 +126,7 @@ impl Part {
         let mut open = self.slots.iter().filter_map(Slot::watches).map(|(_, open)| open);
         match may_begin {
             true => *look = Look::soon(),
+            false if !look.is_quiet => *look = Look::quiet(),
             // Also where it cannot be read.
             false if open.any(|open| open.has_some().unwrap_or(true)) => look.later(),
             false => self.links.clear(),
