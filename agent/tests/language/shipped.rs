@@ -82,7 +82,7 @@ fn a_recent_kernel_gets_typed_tracepoints_and_task_storage() {
 /// Whether the arrays that are not mapped are those of losses, of open spans and of control: they are not what a scrape reads.
 fn has_losses_only(artifact: &Artifact) -> bool {
     let maps = artifact.module.layout.maps.iter().filter(|m| m.kind == MapKind::Array { mmap: false });
-    let others = ["ks_lost", "ks_open", "ks_open_tasks", "ks_control", "ks_calls"];
+    let others = ["ks_lost", "ks_open", "ks_control", "ks_calls"];
     maps.into_iter().all(|map| others.contains(&map.name.as_str()))
 }
 

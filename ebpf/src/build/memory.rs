@@ -69,7 +69,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let sites = measurement_sites(probe);
     let groups = group(probe, &sites);
     let mut layout = Layout { cpus: target.cpus.max(1), ..Layout::default() };
-    let open = open_spans(probe, &mut layout);
+    let open = open_spans(probe, &mut layout, target.abilities.mmapable.yes());
     let (state, state_offsets) = states(probe, &mut layout);
     layout.stacks = stacks::maps(probe, target).map(|stacks::Maps { by_kernel, unwound, depth }| {
         let first = layout.maps.len() as u32;
@@ -310,7 +310,7 @@ fn is_same(metric: &Metric, sites: &[Vec<Option<&Measure>>], n: usize, a: usize,
     alike && sites.iter().filter_map(|site| site[n]).all(|measure| measure.labels[a] == measure.labels[b])
 }
 
-fn open_spans(probe: &Probe, layout: &mut Layout) -> Option<Open> {
+fn open_spans(probe: &Probe, layout: &mut Layout, mmap: bool) -> Option<Open> {
     let Shape::Span { key, save, max_open, off_cpu, .. } = &probe.shape else { return None };
     let mut bytes = if *off_cpu { 24 } else { 8 };
     let weight_at = is_sampled(probe).then_some(bytes as i32);
@@ -340,7 +340,7 @@ fn open_spans(probe: &Probe, layout: &mut Layout) -> Option<Open> {
         }
     };
     let is_counted = *off_cpu && *key == SpanKey::Task;
-    let tasks = is_counted.then(|| open_tasks::plan(layout));
+    let tasks = is_counted.then(|| open_tasks::plan(layout, mmap));
     Some(Open { map, saved, weight_at, bytes, tasks })
 }
 
