@@ -2,7 +2,7 @@
 //! without one it takes the place of two calls of `bpf_task_storage_get`.
 //!
 //! Only a task itself opens and closes its span, so that each count goes up and down in turn. A task that ends within its span leaves
-//! one: from then on a task of the same hash has its storage looked for at each switch, and nothing else changes.
+//! one: from then on a task of the same hash has its storage looked for at each switch, and the hook of the switches does not rest.
 
 use super::func::Writer;
 use super::memory::{Open, START, add_map};

@@ -77,7 +77,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// What sets the weights of what begins or ends here; `None` where each event has to be seen.
+    /// What sets the weights of what begins or ends here; `None` where each event has to be seen, if only while something is open.
     fn weights(&self) -> Option<&Arc<Control>> {
         match self {
             Role::All | Role::Watches(..) => None,
@@ -222,13 +222,8 @@ impl Hooks {
         let changed: Vec<Arc<Control>> =
             slicing.iter().filter(|(of, _)| of.times() != times(of)).map(|(of, _)| of.clone()).collect();
         let wanted = set::wanted(parts, &granted);
-        // Before measurements begin at any time.
-        let is_in_set = |of: &Arc<Control>| {
-            parts.iter().any(|part| part.has_weights(of) && wanted.iter().any(|members| members.has(part)))
-        };
-        let sliced: Vec<Arc<Control>> =
-            slicing.iter().map(|(of, _)| of.clone()).filter(|of| times(of) > 1 && !is_in_set(of)).collect();
-        watch::let_rest(parts, &sliced);
+        // Before something else may let measurements begin.
+        watch::attach_all(parts);
         // Before begins are missed; of others, after they are seen again.
         set::mark_resting_ends(&wanted, &granted);
         set::end_others(sets, &wanted, parts);
@@ -249,7 +244,7 @@ impl Hooks {
         for (part, rests) in parts.iter_mut().zip(rest) {
             part.slice_programs(&alone);
             match rests && part.is_first() {
-                _ if is_in_set(part) || part.is_watch() => {}
+                _ if is_in_set(part) => {}
                 true => part.slice(),
                 false => part.stay(),
             }
@@ -260,6 +255,7 @@ impl Hooks {
         parts.iter_mut().for_each(Part::look_at_bits);
         let all: Vec<Arc<Control>> = slicing.iter().map(|(of, _)| of.clone()).collect();
         set::mark_resting_ends(&wanted, &all);
+        watch::let_rest(parts);
         if let Err(error) = self.wake_slicer(state) {
             // Hooks that nothing attaches again must not rest.
             tracing::error!(%error, "no hook is attached in slices of time");

@@ -1,32 +1,39 @@
-//! Hooks whose programs change open measurements and nothing else, such as context switches within a span: they are attached as long as
-//! something may begin or is open.
+//! Hooks whose programs change open measurements and nothing else, such as context switches within a span: where what they watch begins in
+//! slices of time, they are attached before each slice, and until nothing is open.
 
 use super::{Part, Slot, Standing};
 use crate::kernel::attach::Attacher;
 use crate::kernel::control::Control;
 use crate::kernel::hooks::has;
-use crate::kernel::hooks::slices::Slices;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Lets the entries rest when nothing is open whose programs all watch probes that are seen in slices, and attaches the others for good.
-pub(in crate::kernel::hooks) fn let_rest(parts: &mut [Part], sliced: &[Arc<Control>]) {
-    for part in parts {
-        match part.may_watch(sliced) {
-            true => part.watch(),
-            false if part.is_watch() => part.stay(),
-            false => {}
+/// Attaches all entries that watch for good.
+pub(in crate::kernel::hooks) fn attach_all(parts: &mut [Part]) {
+    parts.iter_mut().filter(|part| matches!(part.standing, Standing::Watch(_))).for_each(Part::stay);
+}
+
+/// Lets the entries rest when nothing is open whose programs all watch what begins in slices of time of its hooks.
+pub(in crate::kernel::hooks) fn let_rest(parts: &mut [Part]) {
+    for at in 0..parts.len() {
+        if parts[at].can_watch() && parts[at].watched().all(|of| begins_in_slices(parts, of)) {
+            parts[at].standing = Standing::Watch(Look::soon());
         }
     }
 }
 
+fn begins_in_slices(parts: &[Part], of: &Arc<Control>) -> bool {
+    let mut begins = parts.iter().filter(|part| part.has_weights(of)).peekable();
+    begins.peek().is_some() && begins.all(Part::is_sliced)
+}
+
 /// Attaches what watches the measurements that are about to begin at this entry. If that fails, the slice is put off.
 pub(in crate::kernel::hooks) fn attach_before(parts: &mut [Part], at: usize, attacher: &mut Attacher) -> bool {
-    let begin = parts[at].is_about_to_begin();
-    let mut watching = parts.iter_mut().filter(|part| part.is_watch_of(&begin));
+    let weights = parts[at].next_begins();
+    let mut watching = parts.iter_mut().filter(|part| part.watched().any(|of| has(&weights, of)));
     let attached = watching.all(|part| part.attach_to_watch(attacher));
-    if !attached {
-        parts[at].put_off(Instant::now());
+    if let (false, Standing::Slices(slices)) = (attached, &mut parts[at].standing) {
+        slices.failed(Instant::now());
     }
     attached
 }
@@ -35,7 +42,7 @@ pub(in crate::kernel::hooks) fn attach_before(parts: &mut [Part], at: usize, att
 pub(in crate::kernel::hooks) fn detach_unused(parts: &mut [Part]) {
     let now = Instant::now();
     for at in 0..parts.len() {
-        if let Some(weights) = parts[at].is_watch_due(now) {
+        if let Some(weights) = parts[at].due_to_look(now) {
             let may_begin = parts.iter().any(|part| part.lets_begin(&weights));
             parts[at].look(may_begin);
         }
@@ -79,42 +86,40 @@ impl Look {
 }
 
 impl Part {
-    /// Whether all its programs watch open measurements of probes that are seen in slices, so that it may rest when none is open.
-    fn may_watch(&self, sliced: &[Arc<Control>]) -> bool {
-        let mut running = self.slots.iter().filter(|slot| slot.runs_or_will()).peekable();
-        self.can_rest()
-            && !self.is_chained()
-            && running.peek().is_some()
-            && running.all(|slot| slot.watches().is_some_and(|(of, _)| has(sliced, of)))
+    fn running(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|slot| slot.runs_or_will())
     }
 
-    pub(in crate::kernel::hooks) fn is_watch(&self) -> bool {
-        matches!(self.standing, Standing::Watch(_))
+    /// What sets the weights of what its programs watch.
+    fn watched(&self) -> impl Iterator<Item = &Arc<Control>> {
+        self.running().filter_map(Slot::watches).map(|(of, _)| of)
     }
 
-    /// Lets the entry be detached when nothing is open that it watches, from a while after now on.
-    fn watch(&mut self) {
-        if matches!(self.standing, Standing::Always) {
-            self.standing = Standing::Watch(Look::soon());
-        }
+    /// Whether the entry is attached, has programs that run, and all of them watch.
+    fn can_watch(&self) -> bool {
+        let (running, watching) = (self.running().count(), self.watched().count());
+        let may_rest = self.can_rest() && !self.is_chained() && self.is_always() && !self.links.is_empty();
+        may_rest && running > 0 && running == watching
     }
 
-    /// Whether measurements that it watches are of these weights.
-    fn is_watch_of(&self, weights: &[Arc<Control>]) -> bool {
-        self.is_watch() && self.slots.iter().filter_map(Slot::watches).any(|(of, _)| has(weights, of))
+    /// Whether measurements begin here in slices of time of the entry, which is the only one of the hook.
+    fn is_sliced(&self) -> bool {
+        matches!(self.standing, Standing::Slices(_)) && !self.is_chained() && !self.has_slices()
     }
 
-    /// Attaches an entry that watches, before what it watches may begin. Whether it is attached then.
+    /// Attaches the entry before something may begin that it watches. Whether it is attached then.
     fn attach_to_watch(&mut self, attacher: &mut Attacher) -> bool {
-        self.standing = Standing::Watch(Look::soon());
+        if let Standing::Watch(look) = &mut self.standing {
+            *look = Look::soon();
+        }
         self.attach_again(attacher)
     }
 
-    /// What it watches, if it is to be looked at.
-    fn is_watch_due(&self, now: Instant) -> Option<Vec<Arc<Control>>> {
+    /// What is watched here, if it is time to look at it.
+    fn due_to_look(&self, now: Instant) -> Option<Vec<Arc<Control>>> {
         match &self.standing {
             Standing::Watch(look) if !self.links.is_empty() && look.next <= now => {
-                Some(self.slots.iter().filter_map(Slot::watches).map(|(of, _)| of.clone()).collect())
+                Some(self.watched().cloned().collect())
             }
             _ => None,
         }
@@ -122,42 +127,36 @@ impl Part {
 
     /// Detaches an entry that watches if nothing is open, and puts off the next look else. `may_begin` says whether something may begin.
     fn look(&mut self, may_begin: bool) {
-        let Standing::Watch(look) = &mut self.standing else { return };
-        let mut open = self.slots.iter().filter_map(Slot::watches).map(|(_, open)| open);
-        match may_begin {
-            true => *look = Look::soon(),
-            false if !look.is_quiet => *look = Look::quiet(),
-            // Also where it cannot be read.
-            false if open.any(|open| open.has_some().unwrap_or(true)) => look.later(),
-            false => self.links.clear(),
+        // Also where it cannot be read.
+        let is_open = || self.running().filter_map(Slot::watches).any(|(_, open)| open.has_some().unwrap_or(true));
+        let is_quiet = matches!(&self.standing, Standing::Watch(look) if look.is_quiet);
+        let next = match (may_begin, is_quiet) {
+            (true, _) => Look::soon(),
+            (false, false) => Look::quiet(),
+            (false, true) if is_open() => return self.look_later(),
+            (false, true) => return self.links.clear(),
+        };
+        self.standing = Standing::Watch(next);
+    }
+
+    fn look_later(&mut self) {
+        if let Standing::Watch(look) = &mut self.standing {
+            look.later();
         }
     }
 
-    /// The weights of what the next switch may let begin here.
-    fn is_about_to_begin(&self) -> Vec<Arc<Control>> {
-        let begins = |slices: &Slices| !slices.is_attached();
-        let entry = matches!(&self.standing, Standing::Slices(slices) if begins(slices));
-        match entry || self.bits.as_ref().is_some_and(begins) {
-            true => self.slots.iter().filter_map(Slot::begins).cloned().collect(),
-            false => Vec::new(),
+    /// The weights of what the next switch lets begin here.
+    fn next_begins(&self) -> Vec<Arc<Control>> {
+        match &self.standing {
+            Standing::Slices(slices) if !slices.is_attached() => {
+                self.slots.iter().filter_map(Slot::begins).cloned().collect()
+            }
+            _ => Vec::new(),
         }
     }
 
     /// Whether measurements of some of these weights may begin here now.
     fn lets_begin(&self, weights: &[Arc<Control>]) -> bool {
-        let is_attached = !self.is_first() || !self.links.is_empty();
-        is_attached && self.slots.iter().any(|slot| slot.is_one_of(weights) && self.runs(slot))
-    }
-
-    /// Puts off what is due, as it cannot be done.
-    fn put_off(&mut self, now: Instant) {
-        if let Standing::Slices(slices) = &mut self.standing
-            && slices.due() <= now
-        {
-            slices.failed(now);
-        }
-        if let Some(slices) = self.bits.as_mut().filter(|slices| slices.due() <= now) {
-            slices.failed(now);
-        }
+        !self.links.is_empty() && self.slots.iter().any(|slot| slot.is_one_of(weights) && self.runs(slot))
     }
 }
