@@ -40,10 +40,9 @@ pub struct Layout {
     pub tables: Vec<Table>,
     /// Open spans that the agent has to sweep (hash keys only).
     pub spans: Option<SpanMap>,
-    /// Open spans whose keys are small numbers: an array whose elements begin with the time of the start (u64), 0 where none is open.
+    /// Open spans: an array whose elements begin with a word (u64) that is 0 where none is open. Where keys are small numbers that is the time
+    /// of the start, and where context switches are watched the number of open spans of tasks with the same hash.
     pub open: Option<MapId>,
-    /// Numbers of open spans (u64) of tasks whose context switches are watched, by a hash of the task: an array.
-    pub open_tasks: Option<MapId>,
     /// Counts of what was lost, if any event can be.
     pub losses: Option<LossMap>,
     /// Records of single events.

@@ -360,7 +360,7 @@ impl Loaded {
         let Loader { types, attacher, shared: Shared { hooks, .. }, .. } = loader;
         let control = self.maps.control().cloned();
         let open = self.maps.open_spans().map_err(|error| map_error("of open spans", MapError::Kernel(error)))?;
-        let (open, ends_rest) = (open.map(Arc::new), self.maps.layout().open.is_some());
+        let open = open.map(Arc::new);
         for program in self.programs.iter_mut().filter(|program| !program.attach.is_iterator()) {
             let LoadedProgram { name, attach, calls, duty, code, fd, member, .. } = program;
             let failed = |error| hook_error(name, error);
@@ -368,8 +368,8 @@ impl Loaded {
             let loaded = fd.try_clone().map_err(|error| failed(HookError::Map(error)))?;
             let role = match (&control, *duty, &open) {
                 (Some(control), Duty::Begins, _) => Role::Begins(control.clone()),
+                (Some(control), Duty::Ends, Some(open)) => Role::Ends(control.clone(), open.clone()),
                 (Some(control), Duty::Watches, Some(open)) => Role::Watches(control.clone(), open.clone()),
-                (Some(control), Duty::Always, Some(open)) if ends_rest => Role::Ends(control.clone(), open.clone()),
                 _ => Role::All,
             };
             let (name, code, calls) = (name.clone(), std::mem::take(code), calls.take());

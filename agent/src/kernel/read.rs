@@ -98,8 +98,7 @@ pub struct MapFill {
     pub capacity: u32,
 }
 
-/// Spans whose keys are small numbers ([`Layout::open`]), or of tasks whose switches are watched ([`Layout::open_tasks`]): of both, the
-/// first word of each element is 0 where none is open.
+/// Which spans are open; see [`Layout::open`].
 #[derive(Debug)]
 pub struct OpenSpans {
     map: KernelMap,
@@ -341,7 +340,7 @@ impl ProbeMaps {
 
     /// Its open spans, if it can be read whether there are some.
     pub fn open_spans(&self) -> io::Result<Option<OpenSpans>> {
-        let Some(id) = self.layout.open.or(self.layout.open_tasks) else { return Ok(None) };
+        let Some(id) = self.layout.open else { return Ok(None) };
         let map = KernelMap::from_fd(self.map(id).as_fd().try_clone_to_owned()?)?;
         let values = Values::open(&map)?;
         Ok(Some(OpenSpans { map, values }))

@@ -19,7 +19,7 @@ const FIRST_TIME: i64 = 2;
 /// Plans the map of counts, of 8 bytes each.
 pub(super) fn plan(layout: &mut Layout, mmap: bool) -> MapId {
     let map = add_map(layout, "ks_open_tasks".into(), MapKind::Array { mmap }, 4, 8, 1 << BITS);
-    layout.open_tasks = Some(map);
+    layout.open = Some(map);
     map
 }
 

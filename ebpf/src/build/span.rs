@@ -49,6 +49,11 @@ fn keep(context: &Context<'_>) -> Keep {
     }
 }
 
+/// This duty where the spans have weights: else each event has to be seen.
+fn duty(context: &Context<'_>, weighted: Duty) -> Duty {
+    if context.memory.layout.control.is_some() { weighted } else { Duty::Always }
+}
+
 fn watches_switches(context: &Context<'_>) -> bool {
     matches!(&context.probe.shape, Shape::Span { off_cpu: true, .. })
 }
@@ -89,8 +94,11 @@ fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
         }
         Found::Keyed(key) => open_hashed(context, &mut s, site, key),
     }
-    let duty = if context.memory.layout.control.is_some() { Duty::Begins } else { Duty::Always };
-    Func { calls: calls([&site.select]), duty, ..s.w.finish(name, Some(site.attach.clone())) }
+    Func {
+        calls: calls([&site.select]),
+        duty: duty(context, Duty::Begins),
+        ..s.w.finish(name, Some(site.attach.clone()))
+    }
 }
 
 /// `task` is the one whose storage has the state.
@@ -287,7 +295,8 @@ fn close(context: &Context<'_>, site: &EndSite, name: String) -> Func {
         let args = vec![Arg::Map(map), Arg::Slot(key, 0)];
         s.w.push(Stmt::Call(Call { helper: Helper::MapDelete, args }));
     }
-    Func { calls: calls([&site.hook]), ..s.w.finish(name, Some(site.attach.clone())) }
+    let duty = if matches!(key(context), SpanKey::Dense(_)) { duty(context, Duty::Ends) } else { Duty::Always };
+    Func { calls: calls([&site.hook]), duty, ..s.w.finish(name, Some(site.attach.clone())) }
 }
 
 fn measure(context: &Context<'_>, s: &mut Exprs<'_>, measured: &[Option<&Measure>], site: &EndSite) {
@@ -321,8 +330,8 @@ fn switch(context: &Context<'_>) -> Result<Func, Diagnostic> {
             }
         }
     }
-    let layout = &context.memory.layout;
-    let duty = if layout.control.is_some() && layout.open_tasks.is_some() { Duty::Watches } else { Duty::Always };
+    let is_counted = context.memory.open.as_ref().is_some_and(|open| open.tasks.is_some());
+    let duty = if is_counted { duty(context, Duty::Watches) } else { Duty::Always };
     Ok(Func { duty, ..s.w.finish(name(context, "switch", 0, 1), Some(attach)) })
 }
 

@@ -51,7 +51,9 @@ pub enum Duty {
     Always,
     /// What it adds, or the span that it begins, has a weight: its hook may be attached for a share of the time.
     Begins,
-    /// It changes open spans of tasks alone ([`Layout::open_tasks`]): its hook may rest while there are none.
+    /// Spans end here, and it can be read whether some are open ([`Layout::open`]): its hook may rest with those at which they begin.
+    Ends,
+    /// It changes open spans alone ([`Layout::open`]): its hook may rest while there are none.
     Watches,
 }
 
