@@ -2,7 +2,7 @@
 //! `/api/v1/events`. One thread reads the buffers of all probes.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, PipeReader, PipeWriter, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -32,8 +32,10 @@ use kstrobe_history::MarkKind;
 
 /// How long events are gathered, so that a flood wakes us ten times a second at most.
 const GATHER: Duration = Duration::from_millis(100);
-/// Interval of the search for newly attached probes.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Until the look after one that found events: some may have been lost since, which wakes no reader.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The same after one that found none.
+const LOOK_SELDOM: Duration = Duration::from_secs(30);
 /// Life of cached symbols.
 const SYMBOLS_LIFE: Duration = Duration::from_secs(10);
 /// Time to write the last events when the agent stops.
@@ -118,10 +120,12 @@ pub(super) struct Change {
 /// Starts to read.
 pub(super) fn start(app: Arc<App>, tail: Arc<Tail>, sink: Sink) -> io::Result<Reader> {
     let (stopped, stop) = io::pipe()?;
+    let (woken, wake) = io::pipe()?;
+    *lock(&app.events_wake) = Some(wake);
     let running = task::spawn(move || {
         let names = Names::new().with_workload_names(app.workload_names.clone());
         let out = Out { app, tail, sink, failed: false, symbols: None, ids: Ids::new() };
-        Events { out, names, ready: Vec::new(), stopped, ending: false }
+        Events { out, names, ready: Vec::new(), stopped, woken, found: false, ending: false }
     })?;
     Ok(Reader { stop, running })
 }
@@ -133,6 +137,10 @@ struct Events {
     /// Readable when there are events.
     ready: Vec<Arc<OwnedFd>>,
     stopped: PipeReader,
+    /// Readable when there are other probes to read.
+    woken: PipeReader,
+    /// The last pass found events.
+    found: bool,
     /// The agent stops: this was the last pass.
     ending: bool,
 }
@@ -141,21 +149,27 @@ impl Task for Events {
     const NAME: &'static str = "events";
 
     fn run(&mut self) {
-        self.ready = self.out.turn(&mut self.names);
+        (self.ready, self.found) = self.out.turn(&mut self.names);
     }
 
     fn panicked(&mut self) {
-        self.ready = Vec::new();
+        (self.ready, self.found) = (Vec::new(), true);
     }
 
     fn wait(&mut self) -> ControlFlow<()> {
         if self.ending {
             return ControlFlow::Break(());
         }
-        let files: Vec<_> = self.ready.iter().map(|file| file.as_fd()).collect();
+        let files: Vec<_> =
+            [self.woken.as_fd()].into_iter().chain(self.ready.iter().map(|file| file.as_fd())).collect();
         // At the end there is one more pass.
-        self.ending = match pause(&self.stopped, &files, LOOK_EVERY) {
+        self.ending = match pause(&self.stopped, &files, if self.found { LOOK_AGAIN } else { LOOK_SELDOM }) {
             Woken::Stop => true,
+            Woken::Change => {
+                // All of it: what changed is looked up.
+                let _ = self.woken.read(&mut [0; 64]);
+                false
+            }
             // Not again at once: a buffer is ready when it has one record.
             Woken::Events => pause(&self.stopped, &[], GATHER) == Woken::Stop,
             Woken::Time => false,
@@ -168,20 +182,22 @@ impl Task for Events {
 #[derive(PartialEq, Eq)]
 enum Woken {
     Stop,
+    Change,
     Events,
     Time,
 }
 
-/// Waits until one of the files is ready, the agent stops or time is up.
+/// Waits until one of the files is ready, of which the first tells of changes, the agent stops or time is up.
 fn pause(stopped: &PipeReader, files: &[BorrowedFd<'_>], time: Duration) -> Woken {
     let files = [&[stopped.as_fd()], files].concat();
     let ready = wait(&files, time).unwrap_or_else(|error| {
         tracing::error!(%error, "cannot wait for events");
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(LOOK_AGAIN);
         Vec::new()
     });
     match ready.split_first() {
         Some((true, _)) => Woken::Stop,
+        Some((_, [true, ..])) => Woken::Change,
         Some((_, files)) if files.contains(&true) => Woken::Events,
         _ => Woken::Time,
     }
@@ -198,11 +214,21 @@ struct Out {
     ids: Ids,
 }
 
+impl App {
+    /// Lets the thread look which probes there are to read, and at [`Change`].
+    pub(super) fn wake_events(&self) {
+        if let Some(wake) = &mut *lock(&self.events_wake) {
+            // Without a reader the agent ends.
+            let _ = wake.write(&[1]);
+        }
+    }
+}
+
 impl Out {
-    /// Publishes new events of all probes, and returns the file descriptors to poll.
-    fn turn(&mut self, names: &mut Names) -> Vec<Arc<OwnedFd>> {
+    /// Publishes new events of all probes. Returns the file descriptors to poll, and whether there were events.
+    fn turn(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, bool) {
         self.symbols = self.symbols.take().filter(|(_, since)| since.elapsed() < SYMBOLS_LIFE);
-        let mut ready = Vec::new();
+        let (mut ready, mut found) = (Vec::new(), false);
         for (probe, unread) in self.change() {
             self.publish(&probe, unread);
         }
@@ -213,9 +239,10 @@ impl Out {
                 (Arc::from(running.meta.name.as_str()), files, unread)
             };
             ready.extend(files);
+            found |= !unread.records.is_empty();
             self.publish(&probe, unread);
         }
-        ready
+        (ready, found)
     }
 
     /// Applies a reload. Returns the last events of probes that it ended.

@@ -16,6 +16,7 @@ use kstrobe_history::{
 };
 use tokio::sync::watch;
 
+use super::pace::{AT_REST, EARLY, Pace, Seen, until_second_border, until_second_ends};
 use super::task::{self, Task};
 use super::{App, SharedProbe, lock};
 use crate::config::files::HistoryConfig;
@@ -25,8 +26,6 @@ use disk::Disk;
 
 /// Time between two walks of iterators: without a scraper nothing else would start any.
 const WALK_EVERY: Duration = Duration::from_secs(15);
-/// A reading that comes so soon before a second's end is that of the second.
-const EARLY: Duration = Duration::from_millis(200);
 
 /// What readers that follow wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +48,7 @@ pub struct HistoryStore {
     /// Held by the one query that reads files: each takes the memory of a segment.
     reading: Mutex<()>,
     recorded: watch::Sender<Recorded>,
+    pub(super) pace: Arc<Pace>,
 }
 
 /// The configuration has the history off.
@@ -77,6 +77,7 @@ impl HistoryStore {
             view,
             reading: Mutex::default(),
             recorded: watch::Sender::default(),
+            pace: Arc::default(),
         }
     }
 
@@ -122,6 +123,7 @@ impl HistoryStore {
     }
 
     fn with<T>(&self, read: impl FnOnce(&History) -> T) -> Result<T, HistoryOff> {
+        self.pace.read();
         lock(&self.history).as_ref().map(read).ok_or(HistoryOff)
     }
 
@@ -183,8 +185,14 @@ impl HistoryStore {
         self.with(|history| history.query_second(query, number))
     }
 
+    /// Whether a reader waits for the next second.
+    pub(super) fn is_followed(&self) -> bool {
+        self.recorded.receiver_count() > 0
+    }
+
     /// Wakes readers once a second.
     pub fn follow(&self) -> watch::Receiver<Recorded> {
+        self.pace.read();
         self.recorded.subscribe()
     }
 
@@ -208,10 +216,11 @@ impl HistoryStore {
         }
     }
 
-    /// Adds a second.
-    pub fn push(&self, second: Second, changes: &[ProbeChanges]) {
+    /// Adds a second, of which some should have had readings of their own.
+    pub fn push(&self, second: Second, late: u64, changes: &[ProbeChanges]) {
         let end = lock(&self.history).as_mut().map(|history| {
             history.push(second, changes);
+            history.add_late(late);
             history.end()
         });
         if let Some(end) = end {
@@ -337,12 +346,15 @@ impl Sampler {
 
 /// Starts the thread that samples, which lives as long as the agent.
 pub(super) fn start(app: Arc<App>) -> std::io::Result<()> {
-    task::spawn(move || Recorder { app, has_begun: false }).map(drop)
+    task::spawn(move || Recorder { app, has_begun: false, rested: false, seen: Seen::default() }).map(drop)
 }
 
 struct Recorder {
     app: Arc<App>,
     has_begun: bool,
+    /// The agent rested before this reading.
+    rested: bool,
+    seen: Seen,
 }
 
 impl Task for Recorder {
@@ -359,14 +371,21 @@ impl Task for Recorder {
             return;
         }
         let (second, changes) = sampler.sample(&self.app);
-        self.app.history.push(second, &changes);
+        let late = if self.rested { 0 } else { second.seconds - 1 };
+        self.app.history.push(second, late, &changes);
     }
 
-    /// Until the end of the second by the wall clock.
+    /// Until the second ends, or for as long as the agent rests.
     fn wait(&mut self) -> ControlFlow<()> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let left = Duration::from_secs(1) - Duration::from_nanos(since.subsec_nanos().into());
-        std::thread::sleep(if left < EARLY { left + Duration::from_secs(1) } else { left });
+        self.rested = self.app.pace.rests();
+        let left = if self.rested {
+            let second = Instant::now() + until_second_ends();
+            self.app.pace.wait(&mut self.seen, Some(second + AT_REST - Duration::from_secs(1)));
+            until_second_border()
+        } else {
+            until_second_ends()
+        };
+        std::thread::sleep(left);
         ControlFlow::Continue(())
     }
 }

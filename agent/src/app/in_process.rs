@@ -3,8 +3,8 @@
 use super::events::{self, Reader, Sink};
 use super::session::Alone;
 use super::{
-    Endpoints, Reload, ReloadRefused, history, housekeeping, iterate, kernel_log, limits, load_config, lock, rights,
-    unwind,
+    Endpoints, Reload, ReloadRefused, budgets, history, housekeeping, iterate, kernel_log, limits, load_config, lock,
+    rights, unwind,
 };
 use crate::config::compile;
 use crate::config::plan::ProbePlan;
@@ -55,6 +55,7 @@ impl InProcess {
         *lock(&app.node) = kubernetes::node_or_host(&agent.kubernetes);
         app.set_budget(agent);
         housekeeping::start(app.clone())?;
+        budgets::start(app.clone(), budgets::Rest::Never)?;
         history::start(app.clone())?;
         iterate::start(app)?;
         unwind::start(app)?;

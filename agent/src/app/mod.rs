@@ -1,5 +1,6 @@
 //! The running agent: build, then serve, then drain. The one place that owns what runs.
 
+mod budgets;
 mod captures;
 mod cluster;
 mod endpoints;
@@ -14,6 +15,7 @@ mod kernel_log;
 mod load_config;
 pub mod logging;
 pub mod memory;
+mod pace;
 mod reload;
 mod rights;
 mod rules;
@@ -28,6 +30,7 @@ mod workloads;
 
 use axum::Router;
 use std::convert::Infallible;
+use std::io::PipeWriter;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -140,6 +143,10 @@ struct App {
     captures: RwLock<Captures>,
     /// Changes for the thread that writes single events.
     events: Mutex<events::Change>,
+    /// Wakes that thread, once there is one.
+    events_wake: Mutex<Option<PipeWriter>>,
+    /// What threads that look at intervals wait by.
+    pace: Arc<pace::Pace>,
     config_status: Mutex<ConfigStatus>,
     /// What probes without a budget of their own may cost together, in millionths of one CPU's time.
     budget_ppm: AtomicU64,
@@ -334,6 +341,7 @@ fn spawn(
     runtime: &Runtime,
 ) -> Result<Tasks, ServeError> {
     housekeeping::start(app.clone())?;
+    budgets::start(app.clone(), budgets::Rest::Allowed)?;
     history::start(app.clone())?;
     let reader = events::start(app.clone(), tail.clone(), sink)?;
     iterate::start(app)?;
@@ -480,6 +488,8 @@ impl App {
             iter_trigger: iterate::IterTrigger::default(),
             captures: RwLock::new(captures),
             events: Mutex::default(),
+            events_wake: Mutex::default(),
+            pace: deps.history.pace.clone(),
             config_status: Mutex::default(),
             budget_ppm: AtomicU64::default(),
             native_bucket_limit: AtomicUsize::default(),
@@ -528,6 +538,8 @@ impl App {
         self.iter_trigger.set_active(iterated);
         self.workloads.send(workloads::Event::Probes);
         also(&mut names);
+        drop(names);
+        self.pace.notify();
     }
 
     fn captures(&self) -> Captures {
@@ -583,6 +595,7 @@ impl App {
         read: impl Fn(&mut Probe, &mut Names, Moment, &mut Observed, &Telemetry) -> Vec<T>,
         about: impl Fn(&T) -> (&Descriptor, &[u32]),
     ) -> (SystemTime, Vec<T>, Vec<Exemplar>) {
+        self.end_rest();
         self.iter_trigger.refresh();
         // Two concurrent reads would publish in any order, and the older counts could come last.
         let _scrape = self.scrape_lock.lock();

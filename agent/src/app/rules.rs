@@ -2,26 +2,25 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::App;
+use super::pace::Seen;
 use super::task::{self, Task};
 use crate::capture::rules::engine::RuleEngine;
 use crate::metrics::telemetry::Observed;
 use kstrobe_export::snapshot::Moment;
 
-/// Longest pause: a reload adds rules without waking this thread.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
 /// Starts the thread of the rules, which lives as long as the agent. It sleeps while no rule has a condition.
 pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
     let app = app.clone();
-    task::spawn(move || Rules { app, next: None }).map(drop)
+    task::spawn(move || Rules { app, next: None, seen: Seen::default() }).map(drop)
 }
 
 struct Rules {
     app: Arc<App>,
     next: Option<Instant>,
+    seen: Seen,
 }
 
 impl Task for Rules {
@@ -39,8 +38,7 @@ impl Task for Rules {
     }
 
     fn wait(&mut self) -> ControlFlow<()> {
-        let pause = self.next.map_or(LONGEST_PAUSE, |next| next.saturating_duration_since(Instant::now()));
-        std::thread::sleep(pause.min(LONGEST_PAUSE));
+        self.app.pace.wait(&mut self.seen, self.next);
         ControlFlow::Continue(())
     }
 }
@@ -48,6 +46,7 @@ impl Task for Rules {
 impl App {
     /// Reads the probes that have these metrics, and no others.
     fn show(&self, rules: &RuleEngine, metrics: &[String]) {
+        self.end_rest();
         let wanted = |probe: &super::Probe| probe.metrics().any(|name| metrics.iter().any(|wanted| wanted == name));
         let walks = |probe: &super::Probe| wanted(probe) && probe.iterator().is_some();
         if self.probes().iter().any(|probe| walks(&probe.lock())) {

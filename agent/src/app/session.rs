@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::captures::CaptureDeps;
 use super::events::{self, Reader, Sink};
-use super::{App, Captures, SharedProbe, housekeeping, iterate, rights, unwind, workloads};
+use super::{App, Captures, SharedProbe, budgets, housekeeping, iterate, rights, unwind, workloads};
 use crate::capture::access::{Access, Denied};
 use crate::config::compile::Target;
 use crate::config::files::AgentConfig;
@@ -131,6 +131,7 @@ impl Session {
         }
         app.set_budget(&alone.agent);
         housekeeping::start(app.clone())?;
+        budgets::start(app.clone(), budgets::Rest::Never)?;
         iterate::start(app)?;
         unwind::start(app)?;
         let (sender, events) = sync_channel(MAX_WAITING);

@@ -51,6 +51,11 @@ pub trait Engine: Send {
         None
     }
 
+    /// The same while the agent rests.
+    fn due_at_rest(&self) -> Option<Instant> {
+        self.due()
+    }
+
     /// Whether the next tick needs a process snapshot: `Some(true)` when with mapped files, for hooks that name a file
     /// without its path.
     fn needs_processes(&self) -> Option<bool> {

@@ -7,8 +7,8 @@ use kstrobe_ebpf::typed::Attach;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Shortest window.
-pub const WINDOW: Duration = Duration::from_secs(1);
+/// Shortest window: somewhat less than the second between two looks.
+pub const WINDOW: Duration = Duration::from_millis(900);
 /// The same of a probe that seems to be above its budget.
 pub const SHORT_WINDOW: Duration = Duration::from_millis(300);
 /// A window goes on until its programs have run so often: a cost of fewer samples is chance. Of each run 32 us at most are counted

@@ -22,6 +22,9 @@ use crate::metrics::telemetry::SeriesUse;
 use kstrobe_export::reading::PackedFamily;
 use kstrobe_export::snapshot::{Descriptor, Family, Moment, Number, Values};
 
+/// While the agent rests, sources are read once in so many intervals.
+const TIMES_AT_REST: u32 = 12;
+
 /// A running poll probe.
 pub(super) struct PollEngine {
     module: Module,
@@ -167,6 +170,10 @@ impl Engine for PollEngine {
 
     fn due(&self) -> Option<Instant> {
         Some(self.due)
+    }
+
+    fn due_at_rest(&self) -> Option<Instant> {
+        Some(self.due + self.every * (TIMES_AT_REST - 1))
     }
 
     fn tick(&mut self, tick: &mut Tick<'_>) -> Option<Probe> {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::layout::{Loss, SelectedMap};
 use kstrobe_ebpf::typed::Decoder;
@@ -229,9 +229,9 @@ impl Probe {
         self.meta.metrics.iter().map(|metric| metric.about.name.as_str())
     }
 
-    /// When [`Probe::tick`] is due, if ever.
-    pub fn due(&self) -> Option<Instant> {
-        self.engine.due()
+    /// When [`Probe::tick`] is due, if ever. `rests` is whether the agent does.
+    pub fn due(&self, rests: bool) -> Option<Instant> {
+        if rests { self.engine.due_at_rest() } else { self.engine.due() }
     }
 
     /// See [`Engine::needs_processes`].
@@ -241,16 +241,18 @@ impl Probe {
 
     /// Does the periodic work that is due: reads a poll's source, evicts keys and spans, hooks new files.
     ///
-    /// `processes` is the snapshot that [`Probe::needs_processes`] requires.
-    pub fn tick(&mut self, names: &mut Names, processes: Option<&ProcessSnapshot>, telemetry: &Telemetry) {
+    /// `processes` is the snapshot that [`Probe::needs_processes`] requires. Returns whether another probe has taken its place.
+    pub fn tick(&mut self, names: &mut Names, processes: Option<&ProcessSnapshot>, telemetry: &Telemetry) -> bool {
         let mut tick = Tick { probe: &self.meta.name, names, processes, telemetry, errors: None };
         let successor = self.engine.tick(&mut tick);
         if let Some(errors) = tick.errors {
             self.report(1, errors, telemetry);
         }
+        let is_replaced = successor.is_some();
         if let Some(successor) = successor {
             *self = successor;
         }
+        is_replaced
     }
 
     /// New processes that [`Probe::tick`] found in stack keys.
@@ -289,9 +291,9 @@ impl Probe {
     }
 
     /// What its programs have cost in the window that ends now; `None` while it goes on, without programs, and while its budget
-    /// suspends it.
-    pub fn cost(&mut self, entry_ns: f64) -> Option<Cost> {
-        let least = if self.suspects() { meter::SHORT_WINDOW } else { meter::WINDOW };
+    /// suspends it. The window is at least so long, or a short one where the probe seems to be above its budget.
+    pub fn cost(&mut self, entry_ns: f64, least: Duration) -> Option<Cost> {
+        let least = if self.suspects() { meter::SHORT_WINDOW } else { least };
         let is_suspended = self.suspended().is_some();
         let Some(kernel) = self.engine.kernel().ok().filter(|_| !is_suspended) else {
             self.cost_ppm = None;
@@ -300,6 +302,13 @@ impl Probe {
         let cost = kernel.cost(entry_ns, least)?;
         self.cost_ppm = Some(cost.ppm());
         Some(cost)
+    }
+
+    /// Begins a window of costs with the next [`Probe::cost`].
+    pub fn forget_window(&mut self) {
+        if let Ok(kernel) = self.engine.kernel() {
+            kernel.forget_window();
+        }
     }
 
     /// What it takes of the agent's budget, by its last window; `None` where its budget is its own.

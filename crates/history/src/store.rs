@@ -24,7 +24,7 @@ pub struct Limits {
 pub struct Second {
     /// Start of the last second that it covers, in Unix time.
     pub start: u64,
-    /// Whole seconds: 1, or more when a reading came late.
+    /// Whole seconds: 1, or more when a reading came late or the agent rested.
     pub seconds: u64,
 }
 
@@ -127,9 +127,13 @@ impl History {
         let record = Record { second, sampled, bytes: bytes.into() };
         self.record_bytes += record.memory();
         self.usage.seconds += second.seconds;
-        self.usage.lost.late += second.seconds - 1;
         self.records.push_back(record);
         self.trim();
+    }
+
+    /// Counts seconds that had no reading of their own and should have had one.
+    pub fn add_late(&mut self, seconds: u64) {
+        self.usage.lost.late += seconds;
     }
 
     /// Adds a mark; the oldest goes when there are too many.

@@ -46,13 +46,6 @@ pub fn all_shipped(build: &Path) -> Result<PathBuf> {
     Ok(config)
 }
 
-/// Writes one with the default probes and no history.
-pub fn without_history(build: &Path) -> Result<PathBuf> {
-    let config = build.join("without_history.yaml");
-    fs::write(&config, "history: { enabled: false }\n").with_context(|| format!("writing {}", config.display()))?;
-    Ok(config)
-}
-
 /// Writes a configuration that runs these probes of the text of one file and nothing else.
 pub fn these(build: &Path, name: &str, text: &str, probes: &[String]) -> Result<PathBuf> {
     let folder = build.join(name);

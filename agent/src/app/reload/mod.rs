@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::config::files::diag::{self, Diagnostic};
 
@@ -21,7 +21,7 @@ use super::exporters::{Changes, Exporters};
 use super::load_config::{self, LoadOutcome, LoadedConfig};
 use super::task::{self, Task};
 use super::watch::{self, LOOK_EVERY, Seen, Watch};
-use super::{App, ConfigStatus, Options, SharedProbe, captures, lock, rights};
+use super::{App, ConfigStatus, Options, SharedProbe, captures, lock, pace, rights};
 use crate::app::ReloadRefused;
 use crate::app::logging::Level;
 use crate::config::compile::{self, Compiled};
@@ -179,7 +179,7 @@ impl Task for Reload {
     }
 
     fn wait(&mut self) -> ControlFlow<()> {
-        match self.commands.recv_timeout(LOOK_EVERY) {
+        match self.next_command() {
             Ok(Command::Reload(why, listener)) => {
                 self.due = Some(why);
                 self.listeners.extend(listener);
@@ -200,6 +200,14 @@ impl Task for Reload {
 }
 
 impl Reload {
+    /// Waits for a command until the next look at files, if there are any.
+    fn next_command(&self) -> Result<Command, RecvTimeoutError> {
+        match self.context.options.config.is_some() || self.directory.is_some() {
+            true => self.commands.recv_timeout(LOOK_EVERY - Duration::from_secs(1) + pace::until_second_ends()),
+            false => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
     fn answer(&mut self, answer: &Answer) {
         for listener in self.listeners.drain(..) {
             // The client may be gone.
@@ -264,6 +272,9 @@ impl Reload {
         captures::close(&captures, Some(&next));
         *lock(&app.config_status) = ConfigStatus::default();
         app.configured(0, &loaded);
+        // Rules, and the last events of probes that ended.
+        app.pace.notify();
+        app.wake_events();
         self.context.tail.set_limit(loaded.agent.kept_events);
         // After the probes, so that the last report of a removed exporter has the new ones.
         let exporters = self.exporters(exporters.renew(receivers));
@@ -336,7 +347,7 @@ impl Reload {
                     "probe `{name}` runs, and would not as it is written now: {reason}"
                 )));
             }
-            if running.due().is_some_and(|due| due <= Instant::now()) {
+            if running.due(false).is_some_and(|due| due <= Instant::now()) {
                 // A poll has rows from the first scrape on.
                 running.tick(&mut app.names.lock(), None, &app.telemetry);
             }

@@ -311,6 +311,11 @@ impl Hooks {
         }
     }
 
+    /// Events at all hooks so far, but for those of hooks that are gone.
+    pub fn events(&self) -> f64 {
+        self.lock().parts.iter().filter(|part| part.is_first()).map(Part::events).sum()
+    }
+
     /// The entries: the hook of each, by its name, and how many programs are at it.
     #[cfg(test)]
     pub fn sizes(&self) -> Vec<(String, usize)> {

@@ -1,0 +1,197 @@
+//! How often the agent looks: less often while the machine is quiet and nothing reads the metrics.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::lock;
+
+/// Events a second at the hooks of all programs, on all CPUs, below which the machine is quiet: their programs take about 0.02 % of a CPU.
+const QUIET_EVENTS: f64 = 1000.0;
+/// The machine must have been quiet for so long before the agent rests.
+const QUIET_FOR: Duration = Duration::from_secs(10);
+/// The same of the last read: longer than most scrape intervals.
+const UNREAD_FOR: Duration = Duration::from_secs(60);
+/// Between two looks at the events of all hooks while the agent rests: so much later a budget notices a flood.
+pub(super) const GLANCE_EVERY: Duration = Duration::from_secs(2);
+/// Between two looks at costs, and between two readings of the history, while the agent rests.
+pub(super) const AT_REST: Duration = Duration::from_secs(20);
+/// What is to be done at the end of a second may be done so much earlier or later.
+pub(super) const EARLY: Duration = Duration::from_millis(200);
+
+/// Until the end of the second by the wall clock, or of the next one where that is near: what several threads do once a second is done in
+/// one wake of the CPU.
+pub(super) fn until_second_ends() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let left = Duration::from_secs(1) - Duration::from_nanos(since.subsec_nanos().into());
+    if left < EARLY { left + Duration::from_secs(1) } else { left }
+}
+
+/// Until the second ends, unless it has just begun.
+pub(super) fn until_second_border() -> Duration {
+    let left = until_second_ends();
+    if left > Duration::from_secs(1) - EARLY && left <= Duration::from_secs(1) { Duration::ZERO } else { left }
+}
+
+/// Decides whether the agent rests.
+#[derive(Debug)]
+pub(super) struct Quiet {
+    /// Events so far, and when.
+    last: (f64, Instant),
+    quiet_since: Instant,
+}
+
+impl Quiet {
+    pub fn new(events: f64, now: Instant) -> Quiet {
+        Quiet { last: (events, now), quiet_since: now }
+    }
+
+    /// Whether the machine was quiet since the last look.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet_since < self.last.1
+    }
+
+    /// Whether the agent may rest, from the events at all hooks so far and the time of the last read.
+    pub fn may_rest(&mut self, events: f64, read: Instant, now: Instant) -> bool {
+        let (events_before, before) = std::mem::replace(&mut self.last, (events, now));
+        let seconds = now.saturating_duration_since(before).as_secs_f64();
+        // Events of hooks that are gone are no longer in the sum.
+        let is_quiet = (0.0..QUIET_EVENTS * seconds).contains(&(events - events_before));
+        if !is_quiet {
+            self.quiet_since = now;
+        }
+        is_quiet
+            && now.saturating_duration_since(self.quiet_since) >= QUIET_FOR
+            && now.saturating_duration_since(read) >= UNREAD_FOR
+    }
+}
+
+/// What threads that look at intervals wait by: other probes or rules, or another pace.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    changes: u64,
+    rests: bool,
+    /// The last read of metrics or the history.
+    read: Instant,
+}
+
+impl Default for State {
+    /// The start counts as a read.
+    fn default() -> State {
+        State { changes: 0, rests: false, read: Instant::now() }
+    }
+}
+
+/// The changes that a thread has seen.
+#[derive(Debug, Default)]
+pub(super) struct Seen(u64);
+
+impl Pace {
+    /// Lets threads look at what there is now.
+    pub fn notify(&self) {
+        lock(&self.state).changes += 1;
+        self.changed.notify_all();
+    }
+
+    /// Lets the agent rest, or not.
+    pub fn set_rests(&self, rests: bool) {
+        let mut state = lock(&self.state);
+        if state.rests != rests {
+            (state.rests, state.changes) = (rests, state.changes + 1);
+            self.changed.notify_all();
+        }
+    }
+
+    pub fn rests(&self) -> bool {
+        lock(&self.state).rests
+    }
+
+    /// Something is read, which ends a rest. Returns whether there was one.
+    pub fn read(&self) -> bool {
+        lock(&self.state).read = Instant::now();
+        let rested = self.rests();
+        self.set_rests(false);
+        rested
+    }
+
+    pub fn last_read(&self) -> Instant {
+        lock(&self.state).read
+    }
+
+    /// Waits for a change that was not seen yet, until that time if there is one.
+    pub fn wait(&self, seen: &mut Seen, until: Option<Instant>) {
+        let mut state = lock(&self.state);
+        while state.changes == seen.0 {
+            state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => return,
+                Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        seen.0 = state.changes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_rests_when_quiet_and_unread() {
+        let start = Instant::now();
+        let at = |second: u64| start + Duration::from_secs(second);
+        // Second by second: events, and the second of the last read.
+        let rests = |seconds: &[(f64, u64)]| {
+            let mut quiet = Quiet::new(0.0, start);
+            let mut sum = 0.0;
+            let mut look = |(second, (events, read)): (usize, &(f64, u64))| {
+                sum += events;
+                quiet.may_rest(sum, at(*read), at(second as u64 + 1))
+            };
+            seconds
+                .iter()
+                .enumerate()
+                .filter_map(|second| look(second).then_some(second.0 as u64 + 1))
+                .collect::<Vec<_>>()
+        };
+        let calm = vec![(999.0, 0); 62];
+        assert_eq!(rests(&calm), [60, 61, 62], "a minute after the last read");
+        let with = |second: usize, what: (f64, u64)| {
+            let mut seconds = vec![(0.0, 0); 75];
+            seconds[second - 1..].iter_mut().for_each(|second| second.1 = what.1);
+            seconds[second - 1].0 = what.0;
+            rests(&seconds)
+        };
+        assert_eq!(with(62, (1000.0, 0)), [60, 61, 72, 73, 74, 75], "ten seconds after the last events");
+        assert_eq!(with(62, (-5.0, 0)), [60, 61, 72, 73, 74, 75], "hooks that are gone");
+        assert_eq!(with(62, (0.0, 10)), [60, 61, 70, 71, 72, 73, 74, 75], "read meanwhile");
+    }
+
+    #[test]
+    fn a_change_wakes_each_thread_once() {
+        let pace = Pace::default();
+        let (mut one, mut other) = (Seen::default(), Seen::default());
+        pace.notify();
+        pace.wait(&mut one, None);
+        pace.wait(&mut other, None);
+        let begin = Instant::now();
+        pace.wait(&mut one, Some(begin + Duration::from_millis(5)));
+        assert!(begin.elapsed() >= Duration::from_millis(5), "seen already");
+        pace.set_rests(false);
+        pace.wait(&mut one, Some(Instant::now()));
+        assert_eq!(one.0, 1, "no change");
+        pace.set_rests(true);
+        pace.wait(&mut one, None);
+        assert_eq!((one.0, pace.rests()), (2, true));
+        std::thread::scope(|scope| {
+            scope.spawn(|| pace.wait(&mut one, None));
+            assert!(pace.read(), "it rested");
+        });
+        assert_eq!((one.0, pace.rests(), pace.read()), (3, false, false));
+    }
+}
