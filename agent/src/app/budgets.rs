@@ -29,6 +29,7 @@ pub(super) fn start(app: Arc<App>, rest: Rest) -> std::io::Result<()> {
         rests: false,
         looked: now,
         is_calm: true,
+        are_shared: true,
         suspects: false,
         least: meter::WINDOW,
     })
@@ -43,6 +44,8 @@ struct Budgets {
     looked: Instant,
     /// No probe is sampled or suspended.
     is_calm: bool,
+    /// No probe has a budget of its own, which few events may be above.
+    are_shared: bool,
     /// A probe seems to be above its budget, or may be: the next window is a short one.
     suspects: bool,
     /// Shortest window of probes that do not seem to be above theirs.
@@ -53,9 +56,8 @@ impl Task for Budgets {
     const NAME: &'static str = "budgets";
 
     fn run(&mut self) {
-        let rests = self.may_rest();
-        let rested = std::mem::replace(&mut self.rests, rests);
-        self.app.pace.set_rests(self.rests);
+        let rested = self.rests;
+        self.set_rests();
         if rested && !self.rests {
             return self.begin_anew();
         }
@@ -66,26 +68,32 @@ impl Task for Budgets {
         };
         if self.looked.elapsed() >= every {
             self.look();
+            self.rests &= !self.suspects;
         }
     }
 
     fn wait(&mut self) -> ControlFlow<()> {
         let second = until_second_ends();
-        std::thread::sleep(match (self.rests, self.suspects) {
-            (true, _) => second + GLANCE_EVERY - Duration::from_secs(1),
-            (false, true) => second.min(meter::SHORT_WINDOW),
-            (false, false) => second,
+        std::thread::sleep(match self {
+            Budgets { rests: true, .. } => second + GLANCE_EVERY - Duration::from_secs(1),
+            Budgets { suspects: true, .. } => meter::SHORT_WINDOW,
+            Budgets { is_calm: true, .. } => second,
+            // A probe that is off its hooks for a second is off them for no longer.
+            _ => Duration::from_secs(1).saturating_sub(self.looked.elapsed()),
         });
         ControlFlow::Continue(())
     }
 }
 
 impl Budgets {
-    fn may_rest(&mut self) -> bool {
-        let Some(quiet) = &mut self.quiet else { return false };
-        let (history, now) = (&self.app.history, Instant::now());
-        let read = if history.is_followed() { now } else { self.app.pace.last_read() };
-        quiet.may_rest(self.app.shared.hooks.events(), read, now) && self.is_calm && !self.suspects
+    fn set_rests(&mut self) {
+        let Some(quiet) = &mut self.quiet else { return };
+        let App { history, pace, shared, .. } = &*self.app;
+        let (last_read, now) = (pace.last_read(), Instant::now());
+        let read = if history.is_followed() { now } else { last_read };
+        let may_rest = quiet.may_rest(shared.hooks.events(), read, now);
+        self.rests = may_rest && self.is_calm && self.are_shared && !self.suspects;
+        pace.set_rests(self.rests, last_read);
     }
 
     /// Begins windows after a rest: in those of the rest a flood would be hidden by the time before it.
@@ -117,6 +125,7 @@ impl Budgets {
         let is_over =
             |probe: &super::SharedProbe| probe.lock().throttling().is_some_and(|throttling| throttling.is_over);
         self.is_calm = !probes.iter().any(is_over);
+        self.are_shared = !probes.iter().any(|probe| probe.lock().has_own_budget());
         (self.least, self.looked) = (meter::WINDOW, Instant::now());
     }
 }

@@ -16,7 +16,7 @@ use kstrobe_history::{
 };
 use tokio::sync::watch;
 
-use super::pace::{AT_REST, EARLY, Pace, Seen, until_second_border, until_second_ends};
+use super::pace::{AT_REST, EARLY, Pace, Seen, until_near_end, until_second_ends};
 use super::task::{self, Task};
 use super::{App, SharedProbe, lock};
 use crate::config::files::HistoryConfig;
@@ -26,6 +26,11 @@ use disk::Disk;
 
 /// Time between two walks of iterators: without a scraper nothing else would start any.
 const WALK_EVERY: Duration = Duration::from_secs(15);
+
+/// Longest time that a query waits for the seconds of a rest.
+const CATCH_UP: Duration = Duration::from_millis(500);
+/// Two readings are at least so far apart.
+const APART: Duration = Duration::from_millis(500);
 
 /// What readers that follow wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,12 +123,16 @@ impl HistoryStore {
         }
     }
 
+    fn is_written(&self) -> bool {
+        lock(&self.disk).is_some()
+    }
+
     pub fn is_on(&self) -> bool {
         lock(&self.history).is_some()
     }
 
     fn with<T>(&self, read: impl FnOnce(&History) -> T) -> Result<T, HistoryOff> {
-        self.pace.read();
+        self.pace.read_history(CATCH_UP);
         lock(&self.history).as_ref().map(read).ok_or(HistoryOff)
     }
 
@@ -301,7 +310,8 @@ impl Sampler {
         };
         self.mark_budgets(app, throttlings);
         let elapsed = self.last.replace(now.mono).map(|last| now.mono.saturating_duration_since(last));
-        let seconds = elapsed.map_or(1, |elapsed| (elapsed.as_secs_f64().round() as u64).max(1));
+        // As with its start: what comes a little early belongs to the whole second.
+        let seconds = elapsed.map_or(1, |elapsed| (elapsed + EARLY).as_secs().max(1));
         let start = (unix(now.wall + EARLY) as u64).saturating_sub(1);
         (Second { start, seconds }, changes)
     }
@@ -346,7 +356,8 @@ impl Sampler {
 
 /// Starts the thread that samples, which lives as long as the agent.
 pub(super) fn start(app: Arc<App>) -> std::io::Result<()> {
-    task::spawn(move || Recorder { app, has_begun: false, rested: false, seen: Seen::default() }).map(drop)
+    task::spawn(move || Recorder { app, has_begun: false, rested: false, read: Instant::now(), seen: Seen::default() })
+        .map(drop)
 }
 
 struct Recorder {
@@ -354,6 +365,8 @@ struct Recorder {
     has_begun: bool,
     /// The agent rested before this reading.
     rested: bool,
+    /// The last reading.
+    read: Instant,
     seen: Seen,
 }
 
@@ -366,26 +379,34 @@ impl Task for Recorder {
             return;
         }
         let mut sampler = lock(&self.app.sampler);
+        self.read = Instant::now();
         if !self.app.history.is_on() {
             *sampler = Sampler::default();
+            self.app.pace.caught_up();
             return;
         }
         let (second, changes) = sampler.sample(&self.app);
-        let late = if self.rested { 0 } else { second.seconds - 1 };
-        self.app.history.push(second, late, &changes);
+        let planned = if self.rested { AT_REST.as_secs() } else { 1 };
+        self.app.history.push(second, second.seconds.saturating_sub(planned), &changes);
+        self.app.pace.caught_up();
     }
 
-    /// Until the second ends, or for as long as the agent rests.
+    /// Until the second ends, or for as long as the agent rests. On the disk each second is written when it is over.
     fn wait(&mut self) -> ControlFlow<()> {
-        self.rested = self.app.pace.rests();
-        let left = if self.rested {
-            let second = Instant::now() + until_second_ends();
-            self.app.pace.wait(&mut self.seen, Some(second + AT_REST - Duration::from_secs(1)));
-            until_second_border()
-        } else {
-            until_second_ends()
-        };
-        std::thread::sleep(left);
+        let pace = &self.app.pace;
+        let second = Instant::now() + until_second_ends();
+        self.rested = !self.app.history.is_written() && pace.begin_rest();
+        if self.rested {
+            let until = second + AT_REST - Duration::from_secs(1);
+            while pace.rests() && Instant::now() < until {
+                pace.wait(&mut self.seen, Some(until));
+            }
+            std::thread::sleep(until_near_end());
+            if self.read.elapsed() >= APART {
+                return ControlFlow::Continue(());
+            }
+        }
+        std::thread::sleep(second.saturating_duration_since(Instant::now()));
         ControlFlow::Continue(())
     }
 }

@@ -10,7 +10,7 @@ use super::{App, stacks};
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::probe::lock::ProbeLock;
 
-/// What is due within this time is done at once: each pause ends with a wake of the CPU.
+/// Polls that are due within this time are made at once: each pause ends with a wake of the CPU.
 const TOGETHER: Duration = Duration::from_millis(50);
 
 /// Life of a process snapshot.
@@ -37,6 +37,11 @@ impl Task for Housekeeping {
         self.next = tick_all(&self.app, &mut self.cache);
     }
 
+    fn panicked(&mut self) {
+        std::thread::sleep(task::AFTER_A_PANIC);
+        self.next = Some(Instant::now());
+    }
+
     fn wait(&mut self) -> ControlFlow<()> {
         self.app.pace.wait(&mut self.seen, self.next);
         ControlFlow::Continue(())
@@ -46,8 +51,9 @@ impl Task for Housekeeping {
 impl App {
     /// Ends the agent's rest before a read, with the work that it has put off.
     pub(super) fn end_rest(&self) {
-        if self.pace.read() {
-            tick_all(self, &mut SnapshotCache::default());
+        self.pace.read();
+        for probe in self.probes().iter().filter(|probe| probe.lock().is_put_off()) {
+            tick(self, probe, &mut SnapshotCache::default(), false);
         }
     }
 }
@@ -71,10 +77,14 @@ fn tick(app: &App, probe: &ProbeLock, cache: &mut SnapshotCache, rests: bool) ->
     let processes = looks.map(|by_name| cache.look(by_name));
     let mut names = app.names.lock();
     let mut running = probe.lock();
+    // Another thread may have done it meanwhile.
+    if let Some(due) = running.due(rests).filter(|due| Instant::now() + TOGETHER < *due) {
+        return Some(due);
+    }
     let is_replaced = running.tick(&mut names, processes, &app.telemetry);
-    let (due, unseen) = (running.due(rests), running.take_unseen());
+    let (due, unseen, has_events) = (running.due(rests), running.take_unseen(), running.has_unread_events());
     drop((running, names));
-    if is_replaced {
+    if is_replaced || has_events {
         app.wake_events();
     }
     stacks::learn(probe, unseen);

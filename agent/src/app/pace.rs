@@ -5,16 +5,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::lock;
 
-/// Events a second at the hooks of all programs, on all CPUs, below which the machine is quiet: their programs take about 0.02 % of a CPU.
+/// Events a second at the hooks of all programs, on all CPUs, below which the machine is quiet. Programs of 20 us each would take 2 % of a CPU,
+/// the default budget.
 const QUIET_EVENTS: f64 = 1000.0;
 /// The machine must have been quiet for so long before the agent rests.
 const QUIET_FOR: Duration = Duration::from_secs(10);
-/// The same of the last read: longer than most scrape intervals.
-const UNREAD_FOR: Duration = Duration::from_secs(60);
+/// The same of the last read: longer than the usual intervals of scrapes and exporters.
+const UNREAD_FOR: Duration = Duration::from_secs(90);
 /// Between two looks at the events of all hooks while the agent rests: so much later a budget notices a flood.
 pub(super) const GLANCE_EVERY: Duration = Duration::from_secs(2);
 /// Between two looks at costs, and between two readings of the history, while the agent rests.
-pub(super) const AT_REST: Duration = Duration::from_secs(20);
+pub(super) const AT_REST: Duration = Duration::from_secs(60);
 /// What is to be done at the end of a second may be done so much earlier or later.
 pub(super) const EARLY: Duration = Duration::from_millis(200);
 
@@ -26,10 +27,9 @@ pub(super) fn until_second_ends() -> Duration {
     if left < EARLY { left + Duration::from_secs(1) } else { left }
 }
 
-/// Until the second ends, unless it has just begun.
-pub(super) fn until_second_border() -> Duration {
-    let left = until_second_ends();
-    if left > Duration::from_secs(1) - EARLY && left <= Duration::from_secs(1) { Duration::ZERO } else { left }
+/// Until the second ends where that is near, else nothing.
+pub(super) fn until_near_end() -> Duration {
+    until_second_ends().saturating_sub(Duration::from_secs(1))
 }
 
 /// Decides whether the agent rests.
@@ -78,12 +78,14 @@ struct State {
     rests: bool,
     /// The last read of metrics or the history.
     read: Instant,
+    /// Seconds of a rest are not in the history yet.
+    is_behind: bool,
 }
 
 impl Default for State {
     /// The start counts as a read.
     fn default() -> State {
-        State { changes: 0, rests: false, read: Instant::now() }
+        State { changes: 0, rests: false, read: Instant::now(), is_behind: false }
     }
 }
 
@@ -98,9 +100,10 @@ impl Pace {
         self.changed.notify_all();
     }
 
-    /// Lets the agent rest, or not.
-    pub fn set_rests(&self, rests: bool) {
+    /// Lets the agent rest, or not. It does not where something was read after `read`.
+    pub fn set_rests(&self, rests: bool, read: Instant) {
         let mut state = lock(&self.state);
+        let rests = rests && state.read <= read;
         if state.rests != rests {
             (state.rests, state.changes) = (rests, state.changes + 1);
             self.changed.notify_all();
@@ -111,12 +114,32 @@ impl Pace {
         lock(&self.state).rests
     }
 
-    /// Something is read, which ends a rest. Returns whether there was one.
-    pub fn read(&self) -> bool {
-        lock(&self.state).read = Instant::now();
-        let rested = self.rests();
-        self.set_rests(false);
-        rested
+    /// Something is read, which ends a rest.
+    pub fn read(&self) {
+        let now = Instant::now();
+        lock(&self.state).read = now;
+        self.set_rests(false, now);
+    }
+
+    /// The history is read: waits for the seconds of a rest that it lacks, but not for long.
+    pub fn read_history(&self, longest: Duration) {
+        self.read();
+        let state = lock(&self.state);
+        let _ = self.changed.wait_timeout_while(state, longest, |state| state.is_behind);
+    }
+
+    /// Whether the agent rests; then the history is behind from now on.
+    pub fn begin_rest(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.is_behind = state.rests;
+        state.rests
+    }
+
+    /// The history has all seconds.
+    pub fn caught_up(&self) {
+        if std::mem::take(&mut lock(&self.state).is_behind) {
+            self.changed.notify_all();
+        }
     }
 
     pub fn last_read(&self) -> Instant {
@@ -159,17 +182,17 @@ mod tests {
                 .filter_map(|second| look(second).then_some(second.0 as u64 + 1))
                 .collect::<Vec<_>>()
         };
-        let calm = vec![(999.0, 0); 62];
-        assert_eq!(rests(&calm), [60, 61, 62], "a minute after the last read");
+        let calm = vec![(999.0, 0); 92];
+        assert_eq!(rests(&calm), [90, 91, 92], "90 seconds after the last read");
         let with = |second: usize, what: (f64, u64)| {
-            let mut seconds = vec![(0.0, 0); 75];
+            let mut seconds = vec![(0.0, 0); 105];
             seconds[second - 1..].iter_mut().for_each(|second| second.1 = what.1);
             seconds[second - 1].0 = what.0;
             rests(&seconds)
         };
-        assert_eq!(with(62, (1000.0, 0)), [60, 61, 72, 73, 74, 75], "ten seconds after the last events");
-        assert_eq!(with(62, (-5.0, 0)), [60, 61, 72, 73, 74, 75], "hooks that are gone");
-        assert_eq!(with(62, (0.0, 10)), [60, 61, 70, 71, 72, 73, 74, 75], "read meanwhile");
+        assert_eq!(with(92, (1000.0, 0)), [90, 91, 102, 103, 104, 105], "ten seconds after the last events");
+        assert_eq!(with(92, (-5.0, 0)), [90, 91, 102, 103, 104, 105], "hooks that are gone");
+        assert_eq!(with(92, (0.0, 10)), [90, 91, 100, 101, 102, 103, 104, 105], "read meanwhile");
     }
 
     #[test]
@@ -182,16 +205,40 @@ mod tests {
         let begin = Instant::now();
         pace.wait(&mut one, Some(begin + Duration::from_millis(5)));
         assert!(begin.elapsed() >= Duration::from_millis(5), "seen already");
-        pace.set_rests(false);
+        let read = pace.last_read();
+        pace.set_rests(false, read);
         pace.wait(&mut one, Some(Instant::now()));
         assert_eq!(one.0, 1, "no change");
-        pace.set_rests(true);
+        pace.set_rests(true, read);
         pace.wait(&mut one, None);
         assert_eq!((one.0, pace.rests()), (2, true));
         std::thread::scope(|scope| {
             scope.spawn(|| pace.wait(&mut one, None));
-            assert!(pace.read(), "it rested");
+            pace.read();
         });
-        assert_eq!((one.0, pace.rests(), pace.read()), (3, false, false));
+        assert_eq!((one.0, pace.rests()), (3, false));
+        pace.set_rests(true, read);
+        assert!(!pace.rests(), "read since");
+    }
+
+    #[test]
+    fn a_read_of_the_history_waits_for_its_last_seconds() {
+        let pace = Pace::default();
+        let short = Duration::from_millis(5);
+        let waits = |longest| {
+            let begin = Instant::now();
+            pace.read_history(longest);
+            begin.elapsed() >= short
+        };
+        assert!(!pace.begin_rest() && !waits(short), "nothing is behind");
+        pace.set_rests(true, pace.last_read());
+        assert!(pace.begin_rest());
+        assert!(waits(short) && !pace.rests());
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(waits(Duration::from_secs(60))));
+            std::thread::sleep(2 * short);
+            pace.caught_up();
+        });
+        assert!(!waits(short));
     }
 }

@@ -37,6 +37,11 @@ impl Task for Rules {
         }
     }
 
+    fn panicked(&mut self) {
+        std::thread::sleep(task::AFTER_A_PANIC);
+        self.next = Some(Instant::now());
+    }
+
     fn wait(&mut self) -> ControlFlow<()> {
         self.app.pace.wait(&mut self.seen, self.next);
         ControlFlow::Continue(())

@@ -14,8 +14,8 @@ use crate::config::files;
 
 /// Between two looks.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Files must have been the same for so long: a change of several files must be complete.
-const QUIET: Duration = Duration::from_secs(2);
+/// Files must have been the same for so long, which is somewhat less than from one look to the next: a change of several files must be complete.
+const QUIET: Duration = Duration::from_millis(1800);
 
 /// What a file is known by. Its status' time also changes when its times are set back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -59,6 +59,10 @@ impl PolledSeries {
         Self { metrics, previous: born.wall, overflowed: 0 }
     }
 
+    pub fn has_histograms(&self) -> bool {
+        self.metrics.iter().any(|(metric, _)| matches!(metric.kind, PolledKind::Histogram(_)))
+    }
+
     /// Starts a reading. After a failed one call this and [`PolledSeries::finish`]: old values do not count as new.
     pub fn begin(&mut self) {
         for row in self.metrics.iter_mut().flat_map(|(_, rows)| rows.values_mut()) {

@@ -175,6 +175,11 @@ impl KernelEngine {
         Some(Cost { times, ends_rest, ..cost })
     }
 
+    /// Whether a sweep has taken events out of the kernel that were not handed over yet.
+    pub fn has_unread_events(&self) -> bool {
+        !self.unread.records.is_empty()
+    }
+
     /// Begins a window with the next [`KernelEngine::cost`].
     pub fn forget_window(&mut self) {
         self.meter.forget();

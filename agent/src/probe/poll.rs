@@ -173,7 +173,9 @@ impl Engine for PollEngine {
     }
 
     fn due_at_rest(&self) -> Option<Instant> {
-        Some(self.due + self.every * (TIMES_AT_REST - 1))
+        // Each reading is a measurement of a histogram, which must not have fewer of them in some hours than in others.
+        let times = if self.series.has_histograms() { 1 } else { TIMES_AT_REST };
+        Some(self.due + self.every * (times - 1))
     }
 
     fn tick(&mut self, tick: &mut Tick<'_>) -> Option<Probe> {

@@ -29,6 +29,9 @@ use kstrobe_ebpf::hook::Recorded;
 use kstrobe_export::reading::PackedFamily;
 use kstrobe_export::snapshot::{Family, Moment};
 
+/// Periodic work may come so late before it counts as put off.
+const TOLERATED: Duration = Duration::from_secs(1);
+
 /// A hook as written in the probe.
 #[derive(Clone, Debug)]
 pub(super) struct WrittenHook {
@@ -234,6 +237,12 @@ impl Probe {
         if rests { self.engine.due_at_rest() } else { self.engine.due() }
     }
 
+    /// Whether a rest has put its work off for so long that a read must not go without it.
+    pub fn is_put_off(&self) -> bool {
+        let due = self.engine.due().filter(|due| self.engine.due_at_rest() != Some(*due));
+        due.is_some_and(|due| due + TOLERATED < Instant::now())
+    }
+
     /// See [`Engine::needs_processes`].
     pub fn needs_processes(&self) -> Option<bool> {
         self.engine.needs_processes()
@@ -258,6 +267,11 @@ impl Probe {
     /// New processes that [`Probe::tick`] found in stack keys.
     pub fn take_unseen(&mut self) -> HashSet<u32> {
         self.engine.kernel().map(KernelEngine::take_unseen).unwrap_or_default()
+    }
+
+    /// See [`KernelEngine::has_unread_events`].
+    pub fn has_unread_events(&self) -> bool {
+        self.engine.as_kernel().is_some_and(KernelEngine::has_unread_events)
     }
 
     /// What could not be read at the last scrape and the last sweep.
@@ -319,6 +333,10 @@ impl Probe {
     /// Whether its budget is such a share, and samples or suspends it.
     pub fn is_over_its_share(&self) -> bool {
         self.budget.as_ref().is_some_and(|budget| budget.is_shared() && budget.over())
+    }
+
+    pub fn has_own_budget(&self) -> bool {
+        self.budget.as_ref().is_some_and(|budget| !budget.is_shared())
     }
 
     /// Applies the budget to the cost of a window.

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 const SERIES: [u32; 3] = [100, 1_000, 10_000];
 /// Scrapes per size; the first only warms label caches.
 const SCRAPES: u32 = 10;
-/// Time over which the agent is watched after the last scrape. It rests a minute after that, or later where the machine is not quiet.
-const UNREAD: Duration = Duration::from_secs(50);
+/// Time over which the agent is watched after the last scrape. It rests 90 s after that, or later where the machine is not quiet.
+const UNREAD: Duration = Duration::from_secs(60);
 /// From then on until it rests.
-const UNTIL_REST: Duration = Duration::from_secs(25);
+const UNTIL_REST: Duration = Duration::from_secs(45);
 /// Time over which it is watched at rest.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_secs(120);
 /// Starts of which the median is taken.
 const STARTS: usize = 5;
 

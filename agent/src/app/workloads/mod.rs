@@ -247,6 +247,8 @@ impl Follower {
         let reused = self.table.counts().reused;
         if std::mem::replace(&mut self.reused, reused) != reused {
             probes.iter().for_each(|probe| probe.lock().cgroups_were_reused());
+            // Their sweeps are due now.
+            self.app.pace.notify();
         }
         *lock(&self.app.workloads_use) = Some(self.used(unselected));
         Some(self.until_walk())
