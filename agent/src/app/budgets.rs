@@ -29,7 +29,7 @@ pub(super) fn start(app: Arc<App>, rest: Rest) -> std::io::Result<()> {
         rests: false,
         looked: now,
         is_calm: true,
-        are_shared: true,
+        all_allow_rest: true,
         suspects: false,
         least: meter::WINDOW,
     })
@@ -44,8 +44,8 @@ struct Budgets {
     looked: Instant,
     /// No probe is sampled or suspended.
     is_calm: bool,
-    /// No probe has a budget of its own, which few events may be above.
-    are_shared: bool,
+    /// See [`Probe::allows_rest`](crate::probe::Probe::allows_rest).
+    all_allow_rest: bool,
     /// A probe seems to be above its budget, or may be: the next window is a short one.
     suspects: bool,
     /// Shortest window of probes that do not seem to be above theirs.
@@ -92,7 +92,7 @@ impl Budgets {
         let (last_read, now) = (pace.last_read(), Instant::now());
         let read = if history.is_followed() { now } else { last_read };
         let may_rest = quiet.may_rest(shared.hooks.events(), read, now);
-        self.rests = may_rest && self.is_calm && self.are_shared && !self.suspects;
+        self.rests = may_rest && self.is_calm && self.all_allow_rest && !self.suspects;
         pace.set_rests(self.rests, last_read);
     }
 
@@ -125,7 +125,7 @@ impl Budgets {
         let is_over =
             |probe: &super::SharedProbe| probe.lock().throttling().is_some_and(|throttling| throttling.is_over);
         self.is_calm = !probes.iter().any(is_over);
-        self.are_shared = !probes.iter().any(|probe| probe.lock().has_own_budget());
+        self.all_allow_rest = probes.iter().all(|probe| probe.lock().allows_rest());
         (self.least, self.looked) = (meter::WINDOW, Instant::now());
     }
 }

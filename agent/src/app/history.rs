@@ -29,8 +29,6 @@ const WALK_EVERY: Duration = Duration::from_secs(15);
 
 /// Longest time that a query waits for the seconds of a rest.
 const CATCH_UP: Duration = Duration::from_millis(500);
-/// Two readings are at least so far apart.
-const APART: Duration = Duration::from_millis(500);
 
 /// What readers that follow wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -257,7 +255,8 @@ pub(super) struct Sampler {
     followed: Vec<Followed>,
     /// The last changes of probes that have ended since.
     pending: Vec<ProbeChanges>,
-    last: Option<Instant>,
+    /// When the last reading was, and the end of its second.
+    last: Option<(Instant, u64)>,
     walked: Option<Instant>,
     /// By probe.
     throttled: HashMap<String, Throttling>,
@@ -309,11 +308,12 @@ impl Sampler {
             now
         };
         self.mark_budgets(app, throttlings);
-        let elapsed = self.last.replace(now.mono).map(|last| now.mono.saturating_duration_since(last));
-        // As with its start: what comes a little early belongs to the whole second.
-        let seconds = elapsed.map_or(1, |elapsed| (elapsed + EARLY).as_secs().max(1));
-        let start = (unix(now.wall + EARLY) as u64).saturating_sub(1);
-        (Second { start, seconds }, changes)
+        let end = unix(now.wall + EARLY) as u64;
+        let seconds = self
+            .last
+            .replace((now.mono, end))
+            .map_or(1, |(last, last_end)| seconds_since(now.mono.saturating_duration_since(last), last_end, end));
+        (Second { start: end.saturating_sub(1), seconds }, changes)
     }
 
     /// Marks probes whose sampling has changed.
@@ -354,10 +354,16 @@ impl Sampler {
     }
 }
 
+/// The seconds between the ends of two readings' seconds; where the wall clock was set meanwhile, those that have passed.
+fn seconds_since(elapsed: Duration, last_end: u64, end: u64) -> u64 {
+    let passed = (elapsed.as_secs_f64().round() as u64).max(1);
+    let seconds = end.saturating_sub(last_end);
+    if seconds > 0 && seconds.abs_diff(passed) <= 1 { seconds } else { passed }
+}
+
 /// Starts the thread that samples, which lives as long as the agent.
 pub(super) fn start(app: Arc<App>) -> std::io::Result<()> {
-    task::spawn(move || Recorder { app, has_begun: false, rested: false, read: Instant::now(), seen: Seen::default() })
-        .map(drop)
+    task::spawn(move || Recorder { app, has_begun: false, rested: false, seen: Seen::default() }).map(drop)
 }
 
 struct Recorder {
@@ -365,8 +371,6 @@ struct Recorder {
     has_begun: bool,
     /// The agent rested before this reading.
     rested: bool,
-    /// The last reading.
-    read: Instant,
     seen: Seen,
 }
 
@@ -378,8 +382,10 @@ impl Task for Recorder {
         if !std::mem::replace(&mut self.has_begun, true) {
             return;
         }
+        if self.rested && !self.app.pace.rests() {
+            self.app.catch_up();
+        }
         let mut sampler = lock(&self.app.sampler);
-        self.read = Instant::now();
         if !self.app.history.is_on() {
             *sampler = Sampler::default();
             self.app.pace.caught_up();
@@ -389,6 +395,11 @@ impl Task for Recorder {
         let planned = if self.rested { AT_REST.as_secs() } else { 1 };
         self.app.history.push(second, second.seconds.saturating_sub(planned), &changes);
         self.app.pace.caught_up();
+    }
+
+    fn panicked(&mut self) {
+        self.app.pace.caught_up();
+        std::thread::sleep(task::AFTER_A_PANIC);
     }
 
     /// Until the second ends, or for as long as the agent rests. On the disk each second is written when it is over.
@@ -402,11 +413,37 @@ impl Task for Recorder {
                 pace.wait(&mut self.seen, Some(until));
             }
             std::thread::sleep(until_near_end());
-            if self.read.elapsed() >= APART {
-                return ControlFlow::Continue(());
+            if Instant::now() < second {
+                // It has all that are over.
+                pace.caught_up();
             }
         }
         std::thread::sleep(second.saturating_duration_since(Instant::now()));
         ControlFlow::Continue(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_cover_each_second_once() {
+        for (elapsed_ms, last_end, end, seconds) in [
+            (1_000, 100, 101, 1),
+            (2_000, 100, 102, 2),
+            (60_000, 100, 160, 60),
+            // Half a second after a rest of ten and a half, and the next one late.
+            (10_500, 100, 110, 10),
+            (500, 110, 111, 1),
+            (1_750, 110, 112, 2),
+            (59_750, 100, 160, 60),
+            // The wall clock was set.
+            (1_000, 100, 3700, 1),
+            (5_000, 100, 50, 5),
+            (300, 100, 100, 1),
+        ] {
+            assert_eq!(seconds_since(Duration::from_millis(elapsed_ms), last_end, end), seconds, "{elapsed_ms} ms");
+        }
     }
 }

@@ -52,6 +52,11 @@ impl App {
     /// Ends the agent's rest before a read, with the work that it has put off.
     pub(super) fn end_rest(&self) {
         self.pace.read();
+        self.catch_up();
+    }
+
+    /// Does the work that a rest has put off.
+    pub(super) fn catch_up(&self) {
         for probe in self.probes().iter().filter(|probe| probe.lock().is_put_off()) {
             tick(self, probe, &mut SnapshotCache::default(), false);
         }

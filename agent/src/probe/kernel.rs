@@ -192,6 +192,11 @@ impl KernelEngine {
         Some(if self.hurried { self.swept } else { self.swept + every })
     }
 
+    /// Whether a series may go within a minute or two.
+    pub fn forgets_soon(&self) -> bool {
+        self.every.is_some_and(|every| every < SWEEP_EVERY.1)
+    }
+
     /// Makes the next sweep due now: ids of cgroups were reused.
     pub fn sweep_soon(&mut self) {
         self.hurried = self.tables.iter().any(TableSeries::is_of_cgroups);

@@ -335,8 +335,11 @@ impl Probe {
         self.budget.as_ref().is_some_and(|budget| budget.is_shared() && budget.over())
     }
 
-    pub fn has_own_budget(&self) -> bool {
-        self.budget.as_ref().is_some_and(|budget| !budget.is_shared())
+    /// Whether the agent may rest: not where a budget of its own is exceeded by few events, nor where a series may come and go within
+    /// a rest.
+    pub fn allows_rest(&self) -> bool {
+        let has_own_budget = self.budget.as_ref().is_some_and(|budget| !budget.is_shared());
+        !has_own_budget && !self.engine.as_kernel().is_some_and(KernelEngine::forgets_soon)
     }
 
     /// Applies the budget to the cost of a window.

@@ -272,6 +272,8 @@ impl Reload {
         captures::close(&captures, Some(&next));
         *lock(&app.config_status) = ConfigStatus::default();
         app.configured(0, &loaded);
+        // Probes and settings that a rest does not know.
+        app.pace.read();
         // Rules, and the last events of probes that ended.
         app.pace.notify();
         app.wake_events();
