@@ -64,6 +64,8 @@ enum Part {
     Defaults,
     /// Scrapes, memory, start-up.
     Scrapes,
+    /// Start-up, memory and idle CPU of the default set alone.
+    Idle,
     /// Scrapes of many histograms alone.
     Sizes,
     /// Open pages.
@@ -118,9 +120,15 @@ fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
         println!("{}", bench.run()?);
     }
     if wanted(Part::Scrapes) {
-        match scrapes::run(&sources, build, &agent, cpu) {
+        match scrapes::series(&sources, build, &agent, cpu) {
             Ok(text) => println!("{text}"),
-            Err(error) => println!("Not run: scrapes and default probe set ({error:#})"),
+            Err(error) => println!("Not run: scrapes ({error:#})"),
+        }
+    }
+    if wanted(Part::Scrapes) || wanted(Part::Idle) {
+        match scrapes::default_set(build, &agent) {
+            Ok(text) => println!("{text}"),
+            Err(error) => println!("Not run: default probe set ({error:#})"),
         }
         match formats::run(&sources, build, &agent, cpu) {
             Ok(text) => println!("{text}"),

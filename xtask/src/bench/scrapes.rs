@@ -20,15 +20,8 @@ const IDLE: Duration = Duration::from_secs(120);
 /// Starts of which the median is taken.
 const STARTS: usize = 5;
 
-/// Measures everything and returns the report.
-pub fn run(sources: &Path, build: &Path, binary: &Path, cpu: usize) -> Result<String> {
-    let mut text = series(sources, build, binary, cpu)?;
-    text += "\n";
-    text += &default_set(build, binary)?;
-    Ok(text)
-}
-
-fn series(sources: &Path, build: &Path, binary: &Path, cpu: usize) -> Result<String> {
+/// Scrapes at growing numbers of series.
+pub fn series(sources: &Path, build: &Path, binary: &Path, cpu: usize) -> Result<String> {
     let config = agent::only(build, "bench_series", Some(&sources.join("series.yaml")))?;
     let agent = Agent::start(&Settings { binary: binary.to_owned(), config: Some(config) })?;
     let mut rows = Vec::new();
@@ -80,7 +73,8 @@ fn start_ms(settings: &Settings) -> Result<String> {
     Ok(format!("{:.0}", starts[STARTS / 2].as_secs_f64() * 1e3))
 }
 
-fn default_set(build: &Path, binary: &Path) -> Result<String> {
+/// The default probes: start, memory and CPU while nothing reads them.
+pub fn default_set(build: &Path, binary: &Path) -> Result<String> {
     let settings = Settings { binary: binary.to_owned(), config: None };
     let all = Settings { binary: binary.to_owned(), config: Some(agent::all_shipped(build)?) };
     let [of_default, of_all] = [start_ms(&settings)?, start_ms(&all)?];
