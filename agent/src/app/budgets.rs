@@ -122,9 +122,7 @@ impl Budgets {
             }
         }
         self.suspects = probes.iter().any(|probe| probe.lock().suspects());
-        let is_over =
-            |probe: &super::SharedProbe| probe.lock().throttling().is_some_and(|throttling| throttling.is_over);
-        self.is_calm = !probes.iter().any(is_over);
+        self.is_calm = !probes.iter().any(|probe| probe.lock().is_over_its_budget());
         self.all_allow_rest = probes.iter().all(|probe| probe.lock().allows_rest());
         (self.least, self.looked) = (meter::WINDOW, Instant::now());
     }

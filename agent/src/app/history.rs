@@ -223,11 +223,10 @@ impl HistoryStore {
         }
     }
 
-    /// Adds a second, of which some should have had readings of their own.
-    pub fn push(&self, second: Second, late: u64, changes: &[ProbeChanges]) {
+    /// Adds a reading that was to cover so many seconds.
+    pub fn push(&self, second: Second, planned: u64, changes: &[ProbeChanges]) {
         let end = lock(&self.history).as_mut().map(|history| {
-            history.push(second, changes);
-            history.add_late(late);
+            history.push_planned(planned, second, changes);
             history.end()
         });
         if let Some(end) = end {
@@ -393,7 +392,7 @@ impl Task for Recorder {
         }
         let (second, changes) = sampler.sample(&self.app);
         let planned = if self.rested { AT_REST.as_secs() } else { 1 };
-        self.app.history.push(second, second.seconds.saturating_sub(planned), &changes);
+        self.app.history.push(second, planned, &changes);
         self.app.pace.caught_up();
     }
 

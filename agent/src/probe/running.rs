@@ -330,6 +330,10 @@ impl Probe {
         self.budget.as_ref()?.share(self.cost_ppm?)
     }
 
+    pub fn is_over_its_budget(&self) -> bool {
+        self.budget.as_ref().is_some_and(Budget::over)
+    }
+
     /// Whether its budget is such a share, and samples or suspends it.
     pub fn is_over_its_share(&self) -> bool {
         self.budget.as_ref().is_some_and(|budget| budget.is_shared() && budget.over())

@@ -121,19 +121,20 @@ impl History {
 
     /// Adds a second.
     pub fn push(&mut self, second: Second, probes: &[ProbeChanges]) {
+        self.push_planned(1, second, probes);
+    }
+
+    /// Adds a reading that was to cover so many seconds; what it covers beyond them should have had readings of its own.
+    pub fn push_planned(&mut self, planned: u64, second: Second, probes: &[ProbeChanges]) {
         let number = self.end();
         let bytes = self.registry.pack(number, probes);
         let sampled = probes.iter().filter(|probe| probe.sampled).map(|probe| probe.probe.clone()).collect();
         let record = Record { second, sampled, bytes: bytes.into() };
         self.record_bytes += record.memory();
         self.usage.seconds += second.seconds;
+        self.usage.lost.late += second.seconds.saturating_sub(planned);
         self.records.push_back(record);
         self.trim();
-    }
-
-    /// Counts seconds that had no reading of their own and should have had one.
-    pub fn add_late(&mut self, seconds: u64) {
-        self.usage.lost.late += seconds;
     }
 
     /// Adds a mark; the oldest goes when there are too many.

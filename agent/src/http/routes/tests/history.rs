@@ -42,7 +42,7 @@ fn push(history: &HistoryStore, second: u64, series: usize) {
         metric("kstrobe_depth", Kind::Gauge, vec![("a".into(), Change::Gauge(Some(Number::Unsigned(7))))]),
     ];
     let probe = ProbeChanges { probe: "wait".into(), sampled: false, metrics };
-    history.push(Second { start: second, seconds: 1 }, 0, &[probe]);
+    history.push(Second { start: second, seconds: 1 }, 1, &[probe]);
 }
 
 fn json_of((head, body): (String, String), status: u16) -> Value {
