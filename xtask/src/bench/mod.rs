@@ -11,6 +11,7 @@ mod history;
 mod hooks;
 mod load;
 pub mod machine;
+mod maps;
 mod readers;
 mod scrapes;
 mod sizes;

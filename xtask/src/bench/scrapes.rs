@@ -1,7 +1,7 @@
 //! Cost of the agent itself: scrapes at growing numbers of series, memory, idle CPU, start-up.
 
 use super::agent::{self, Agent, Settings};
-use super::{load, table, tool};
+use super::{load, maps, table, tool};
 use anyhow::{Context, Result, anyhow};
 use nix::time::{ClockId, clock_gettime};
 use std::path::Path;
@@ -91,6 +91,7 @@ pub fn default_set(build: &Path, binary: &Path) -> Result<String> {
     let resident = agent.resident_bytes()?;
     agent.stop().context("stopping the default set")?;
     let bars = tool::first_bars(binary)?;
+    let maps = maps::of_default_set(binary)?;
     let rows = [
         vec!["start to first scrape (median), ms".to_owned(), of_default],
         vec!["the same with all shipped probes, ms".to_owned(), of_all],
@@ -99,6 +100,8 @@ pub fn default_set(build: &Path, binary: &Path) -> Result<String> {
             format!("{:.0}", bars.as_secs_f64() * 1e3),
         ],
         vec!["RSS after 6 scrapes, MiB".to_owned(), format!("{:.1}", mib(resident))],
+        vec![format!("maps of its probes at {} CPUs, MiB, computed", maps.cpus), format!("{:.1}", mib(maps.bytes))],
+        vec!["the same at 256 CPUs".to_owned(), format!("{:.1}", mib(maps.bytes_at_256_cpus))],
         vec![format!("CPU in {} s after the last scrape, % of one CPU", UNREAD.as_secs()), format!("{unread:.3}")],
         vec![format!("the same at rest, in {} s", IDLE.as_secs()), format!("{idle:.3}")],
         vec!["a thread that wakes once a second for nothing, meanwhile".to_owned(), format!("{floor:.3}")],

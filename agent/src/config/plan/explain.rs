@@ -147,8 +147,8 @@ fn budget(meta: &ProbeMeta, artifact: &Artifact) -> String {
             "none: it runs when the metrics are read, at most once a second".into()
         }
         (_, None, _) => "none".into(),
-        (_, Some(limit), Some(_)) => format!("{limit}, beyond which events are sampled and then the hooks are left"),
-        (_, Some(limit), None) => format!("{limit}, beyond which the hooks are left"),
+        (_, Some(limit), Some(_)) => format!("{limit}, beyond which events are sampled"),
+        (_, Some(limit), None) => format!("{limit}, beyond which the probe is suspended"),
     }
 }
 
