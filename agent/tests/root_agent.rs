@@ -193,7 +193,11 @@ fn root_doctor_says_what_each_missing_right_costs() {
     };
     // What is taken away, whether probes run without it, and what is said.
     for (without, usable, words) in [
-        ("-sys_admin", true, "no captures, no fentry in modules, and uprobes only from Linux 6.6 on"),
+        (
+            "-sys_admin",
+            true,
+            "no captures, no `bpf_programs`, no fentry in modules, and uprobes only from Linux 6.6 on",
+        ),
         ("-sys_ptrace", true, "programs of other containers have no names in stacks"),
         ("-syslog", true, "no kernel symbol names"),
         // CAP_SYS_ADMIN holds for these too.

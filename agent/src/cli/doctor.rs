@@ -152,7 +152,10 @@ fn of_privileges(p: &Privileges, without_btf: Option<String>) -> Vec<Finding> {
             add("CAP_PERFMON", has(c.perfmon || c.sys_admin, "not held: no program can look at the kernel"), true);
             add(
                 "CAP_SYS_ADMIN",
-                has(c.sys_admin, "not held: no captures, no fentry in modules, and uprobes only from Linux 6.6 on"),
+                has(
+                    c.sys_admin,
+                    "not held: no captures, no `bpf_programs`, no fentry in modules, and uprobes only from Linux 6.6 on",
+                ),
                 false,
             );
             let others = "not held: programs of other containers have no names in stacks, and their files no uprobes";

@@ -467,7 +467,7 @@ fn encode_budgets(out: &mut DescriptorEncoder, budgets: &[BudgetUse]) -> fmt::Re
     let help = "Share of events that the probe samples. Below 1, each sampled event counts for all that it stands for.";
     family(out, "probe_sampling_ratio", help, None, ratio)?;
     let over = budgets.iter().map(|budget| (labels(budget), ConstGauge::new(i64::from(budget.over))));
-    let help = "1 while a probe passes events over or is off its hooks because of its budget.";
+    let help = "1 while a probe passes events over or is off its hooks because of its own budget or its share.";
     family(out, "probe_over_budget", help, None, over)?;
     let throttled = budgets.iter().map(|budget| (labels(budget), ConstCounter::new(budget.throttled)));
     family(out, "probe_throttled", "Times a probe was sampled at a lower rate or taken off its hooks.", None, throttled)

@@ -301,15 +301,26 @@ impl Budget {
         self.throttled
     }
 
-    /// Whether the budget samples or suspends the probe. Slices that were asked for begin a little later.
+    /// Whether a budget samples or suspends the probe. Slices that were asked for begin a little later.
     pub fn over(&self) -> bool {
         self.one_of() > 1 || self.wants_slices || self.suspended_until.is_some()
+    }
+
+    /// Whether it keeps its budget, and is seen in slices of time as another probe at its hooks does not.
+    pub fn rests_for_others(&self) -> bool {
+        self.over() && self.halvings == 0 && !self.wants_slices && self.suspended_until.is_none()
     }
 
     /// The reason as text; empty while all events are measured.
     pub fn text(&self) -> String {
         if !self.over() {
             return String::new();
+        }
+        if self.rests_for_others() {
+            let one_of = self.one_of();
+            return format!(
+                "one of {one_of} events is sampled, in slices of time, as another probe at its hooks is over its budget"
+            );
         }
         let (used, limit) = self.judged;
         let (used, limit) = (percent(used), percent(limit));

@@ -124,7 +124,7 @@ impl Probe {
         observed.budgets.extend(self.budget.iter().map(|b| BudgetUse {
             probe: name.clone(),
             one_of: b.one_of(),
-            over: b.over(),
+            over: b.over() && !b.rests_for_others(),
             throttled: b.throttled(),
         }));
         observed.attachments.extend(self.hooks.iter().map(|WrittenHook { text: hook, kind, .. }| Attachment {

@@ -209,7 +209,7 @@ impl Hooks {
     }
 
     /// Attaches the entries of hooks for good or in slices of time, as their probes allow, and sets these probes' weights while
-    /// none of their hooks is attached.
+    /// none of their programs that begin measurements runs.
     fn settle(&self, state: &mut State) {
         let State { parts, slicing, sets, .. } = state;
         slicing.retain(|(of, _)| parts.iter().any(|part| part.has_weights(of)));

@@ -167,6 +167,7 @@ fn hooks_that_cost_too_much_to_reach_are_sliced() {
     assert_eq!([0; 20].map(|_| look(&mut budget, &reached(6, 8))), [None; 20]);
     assert_eq!((budget.slicing(), budget.one_of(), budget.over()), (Slicing::Wanted, 8, true));
     assert!(budget.text().ends_with("one of 8 events is sampled, in slices of time"), "{}", budget.text());
+    assert!(!budget.rests_for_others());
     // Where all events would cost half of the budget at most, they are sampled one by one, as many as before.
     let calm = [0; 5].map(|_| look(&mut budget, &reached(0, 8)));
     assert_eq!(calm, [None, None, None, None, Some(BudgetAction::Sample(3))]);
@@ -212,6 +213,8 @@ fn only_probes_of_the_agents_budget_rest_for_others() {
         (Slicing::Tolerated, 8, true),
         "as another wants it"
     );
+    let text = "one of 8 events is sampled, in slices of time, as another probe at its hooks is over its budget";
+    assert_eq!((budget.rests_for_others(), budget.text().as_str()), (true, text));
 }
 
 #[test]
