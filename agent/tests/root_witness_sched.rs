@@ -33,7 +33,7 @@ fn within(what: &str, ours: f64, theirs: f64, share: f64, slack: f64) {
     assert!((ours - theirs).abs() <= limit, "{what}: we say {ours}, the witness {theirs} (allowed: {limit} apart)");
 }
 
-/// A probe that was over its budget has not seen everything.
+/// A probe that was over its budget, or shares a hook with one that was, has not seen everything.
 #[track_caller]
 fn complete(metrics: &Metrics, probe: &str) {
     let of = [("probe", probe)];
@@ -42,6 +42,8 @@ fn complete(metrics: &Metrics, probe: &str) {
         0.0,
         "{probe}: more went on than its budget has room for"
     );
+    let is_whole = metrics.series("kstrobe_probe_sampling_ratio", &of).all(|(_, ratio)| ratio == 1.0);
+    assert!(is_whole, "{probe} was sampled");
     assert_eq!(metrics.sum("kstrobe_lost_total", &of), 0.0, "{probe}");
 }
 
