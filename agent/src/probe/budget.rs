@@ -308,7 +308,7 @@ impl Budget {
 
     /// Whether it keeps its budget, and is seen in slices of time as another probe at its hooks does not.
     pub fn rests_for_others(&self) -> bool {
-        self.over() && self.halvings == 0 && !self.wants_slices && self.suspended_until.is_none()
+        self.times > 1 && self.halvings == 0 && !self.wants_slices && self.suspended_until.is_none()
     }
 
     /// The reason as text; empty while all events are measured.
