@@ -16,7 +16,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 const SCRAPE_LIMIT: Duration = Duration::from_secs(20);
 
 /// The packs that run when nothing is said: the stems of the files below `probes/`.
-const DEFAULT_PACKS: [&str; 5] = ["recvfrom", "softirq", "syscalls", "tcp_backlog", "tcp_retransmits"];
+pub const DEFAULT_PACKS: [&str; 5] = ["recvfrom", "softirq", "syscalls", "tcp_backlog", "tcp_retransmits"];
 
 /// How to start it.
 #[derive(Clone, Debug)]
@@ -46,16 +46,21 @@ pub fn all_shipped(build: &Path) -> Result<PathBuf> {
     Ok(config)
 }
 
-/// Writes a configuration that runs these probes of the text of one file and nothing else.
+/// Writes a configuration that runs these probes of the text of one file and nothing else. Their budget is all CPUs: sampled or
+/// suspended in a flood, a probe would count fewer calls than were made.
 pub fn these(build: &Path, name: &str, text: &str, probes: &[String]) -> Result<PathBuf> {
     let folder = build.join(name);
     fs::create_dir_all(&folder)?;
     fs::write(folder.join("probes.yaml"), text)?;
-    let more = format!("  directory: {}\n  enable: [{}]\n", folder.display(), probes.join(", "));
+    let more = format!(
+        "  directory: {}\n  enable: [{}]\nlimits: {{ budget_percent: 100 }}\n",
+        folder.display(),
+        probes.join(", ")
+    );
     configuration(build, name, &more)
 }
 
-/// Writes one without the packs that run by default, but for one of this name, and with these keys of `probes:`.
+/// Writes one without the packs that run by default, but for one of this name, and with more keys of `probes:`, then others.
 fn configuration(build: &Path, name: &str, more: &str) -> Result<PathBuf> {
     let disabled: Vec<&str> = DEFAULT_PACKS.into_iter().filter(|&pack| pack != name).collect();
     let config = build.join(format!("{name}.yaml"));
