@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::App;
-use super::pace::{AT_REST, EARLY, GLANCE_EVERY, Quiet, until_second_ends};
+use super::pace::{AT_REST, EARLY, GLANCE_EVERY, Quiet, Slack, until_second_ends};
 use super::task::{self, Task};
 use crate::probe::budget::{Cost, Share, Shares};
 use crate::probe::meter;
@@ -27,6 +27,7 @@ pub(super) fn start(app: Arc<App>, rest: Rest) -> std::io::Result<()> {
         app,
         quiet,
         rests: false,
+        slack: Slack::default(),
         looked: now,
         is_calm: true,
         all_allow_rest: true,
@@ -41,6 +42,7 @@ struct Budgets {
     /// `None` for an agent that never rests.
     quiet: Option<Quiet>,
     rests: bool,
+    slack: Slack,
     looked: Instant,
     /// No probe is sampled or suspended.
     is_calm: bool,
@@ -73,11 +75,11 @@ impl Task for Budgets {
     }
 
     fn wait(&mut self) -> ControlFlow<()> {
-        let second = until_second_ends();
+        self.slack.set(self.rests);
         std::thread::sleep(match self {
-            Budgets { rests: true, .. } => second + GLANCE_EVERY - Duration::from_secs(1),
+            Budgets { rests: true, .. } => GLANCE_EVERY,
             Budgets { suspects: true, .. } => meter::SHORT_WINDOW,
-            Budgets { is_calm: true, .. } => second,
+            Budgets { is_calm: true, .. } => until_second_ends(),
             // A probe that is off its hooks for a second is off them for no longer.
             _ => Duration::from_secs(1).saturating_sub(self.looked.elapsed()),
         });

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
+use super::pace::AT_REST;
 use super::task::{self, Task};
 use super::{App, lock};
 use crate::kernel::events::wait;
@@ -163,7 +164,12 @@ impl Task for Events {
         let files: Vec<_> =
             [self.woken.as_fd()].into_iter().chain(self.ready.iter().map(|file| file.as_fd())).collect();
         // At the end there is one more pass.
-        self.ending = match pause(&self.stopped, &files, if self.found { LOOK_AGAIN } else { LOOK_SELDOM }) {
+        let time = match (self.found, self.out.app.pace.rests()) {
+            (true, _) => LOOK_AGAIN,
+            (false, false) => LOOK_SELDOM,
+            (false, true) => AT_REST,
+        };
+        self.ending = match pause(&self.stopped, &files, time) {
             Woken::Stop => true,
             Woken::Change => {
                 // All of it: what changed is looked up.

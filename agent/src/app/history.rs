@@ -381,7 +381,7 @@ impl Task for Recorder {
         if !std::mem::replace(&mut self.has_begun, true) {
             return;
         }
-        if self.rested && !self.app.pace.rests() {
+        if self.rested {
             self.app.catch_up();
         }
         let mut sampler = lock(&self.app.sampler);

@@ -1,9 +1,13 @@
 //! How often the agent looks: less often while the machine is quiet and nothing reads the metrics.
 
+use std::ffi::c_ulong;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use nix::sys::prctl::set_timerslack;
+
 use super::lock;
+pub(super) use crate::probe::engine::AT_REST;
 
 /// Events a second at the hooks of all programs, on all CPUs, below which the machine is quiet. Programs of 20 us each would take 2 % of a CPU,
 /// the default budget.
@@ -14,8 +18,8 @@ const QUIET_FOR: Duration = Duration::from_secs(10);
 const UNREAD_FOR: Duration = Duration::from_secs(90);
 /// Between two looks at the events of all hooks while the agent rests: so much later a budget notices a flood.
 pub(super) const GLANCE_EVERY: Duration = Duration::from_secs(2);
-/// Between two looks at costs, and between two readings of the history, while the agent rests.
-pub(super) const AT_REST: Duration = Duration::from_secs(60);
+/// What is done every other second at rest may be so much later: with the next timer that wakes the CPU for something else.
+const SLACK_AT_REST: Duration = Duration::from_secs(1);
 /// What is to be done at the end of a second may be done so much earlier or later.
 pub(super) const EARLY: Duration = Duration::from_millis(200);
 
@@ -30,6 +34,22 @@ pub(super) fn until_second_ends() -> Duration {
 /// Until the second ends where that is near, else nothing.
 pub(super) fn until_near_end() -> Duration {
     until_second_ends().saturating_sub(Duration::from_secs(1))
+}
+
+/// The slack of a thread's timers.
+#[derive(Debug, Default)]
+pub(super) struct Slack {
+    rests: bool,
+}
+
+impl Slack {
+    /// Lets what this thread waits for be late while the agent rests.
+    pub fn set(&mut self, rests: bool) {
+        if std::mem::replace(&mut self.rests, rests) != rests {
+            // Zero is the slack with which the thread began. Where it cannot be set, a wait costs more CPU, and is right all the same.
+            let _ = set_timerslack(if rests { SLACK_AT_REST.as_nanos() as c_ulong } else { 0 });
+        }
+    }
 }
 
 /// Decides whether the agent rests.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::config::files;
 
-/// Between two looks.
+/// Between two looks; while the agent rests, up to a second more.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Files must have been the same for so long, which is somewhat less than from one look to the next: a change of several files must be complete.
 const QUIET: Duration = Duration::from_millis(1800);

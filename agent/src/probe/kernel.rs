@@ -13,7 +13,7 @@ use kstrobe_ebpf::typed::Attach;
 
 use super::budget::Cost;
 use super::drain::Drain;
-use super::engine::{Engine, Scrape, Tick};
+use super::engine::{AT_REST, Engine, Scrape, Tick};
 use super::error::{ControlError, NotAttached, ReadError};
 use super::event_buffer::EventBuffer;
 use super::meter::{self, Meter, Reading};
@@ -192,7 +192,12 @@ impl KernelEngine {
         Some(if self.hurried { self.swept } else { self.swept + every })
     }
 
-    /// Whether a series may go within a minute or two.
+    /// When it looks for new files to hook, or for other CPUs, next.
+    fn look_due(&self) -> Option<Instant> {
+        [self.user.as_ref().map(UserHooks::due), self.cpus_due].into_iter().flatten().min()
+    }
+
+    /// Whether a series may go within four minutes.
     pub fn forgets_soon(&self) -> bool {
         self.every.is_some_and(|every| every < SWEEP_EVERY.1)
     }
@@ -451,8 +456,14 @@ impl Engine for KernelEngine {
 
     /// A sweep, or a look for files or CPUs to hook.
     fn due(&self) -> Option<Instant> {
-        let look = self.user.as_ref().map(UserHooks::due);
-        [self.sweep_due(), look, self.cpus_due].into_iter().flatten().min()
+        [self.sweep_due(), self.look_due()].into_iter().flatten().min()
+    }
+
+    fn due_at_rest(&self) -> Option<Instant> {
+        // A drain makes room in the kernel's maps, and ids of cgroups that are reused have series of others.
+        let can_wait = self.drain.is_none() && !self.hurried;
+        let sweep = self.sweep_due().map(|due| if can_wait { due + AT_REST } else { due });
+        [sweep, self.look_due()].into_iter().flatten().min()
     }
 
     fn needs_processes(&self) -> Option<bool> {

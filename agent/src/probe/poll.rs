@@ -9,7 +9,7 @@ use kstrobe_ebpf::ir::Module;
 use kstrobe_ebpf::ir::interp::Machine;
 use kstrobe_ebpf::layout::{Aggregate, CellKind, Index, Layout, Loss};
 
-use super::engine::{Engine, Scrape, Tick};
+use super::engine::{AT_REST, Engine, Scrape, Tick};
 use super::error::{NotAttached, PollError};
 use super::kernel::KernelEngine;
 use super::running::Probe;
@@ -21,9 +21,6 @@ use crate::metrics::series::TableSeries;
 use crate::metrics::telemetry::SeriesUse;
 use kstrobe_export::reading::PackedFamily;
 use kstrobe_export::snapshot::{Descriptor, Family, Moment, Number, Values};
-
-/// While the agent rests, sources are read once in so many intervals.
-const TIMES_AT_REST: u32 = 12;
 
 /// A running poll probe.
 pub(super) struct PollEngine {
@@ -174,8 +171,7 @@ impl Engine for PollEngine {
 
     fn due_at_rest(&self) -> Option<Instant> {
         // Each reading is a measurement of a histogram, which must not have fewer of them in some hours than in others.
-        let times = if self.series.has_histograms() { 1 } else { TIMES_AT_REST };
-        Some(self.due + self.every * (times - 1))
+        Some(if self.series.has_histograms() { self.due } else { self.due + AT_REST })
     }
 
     fn tick(&mut self, tick: &mut Tick<'_>) -> Option<Probe> {

@@ -19,9 +19,10 @@ use super::captures::CaptureDeps;
 use super::events::Sink;
 use super::exporters::{Changes, Exporters};
 use super::load_config::{self, LoadOutcome, LoadedConfig};
+use super::pace::{Slack, until_second_ends};
 use super::task::{self, Task};
 use super::watch::{self, LOOK_EVERY, Seen, Watch};
-use super::{App, ConfigStatus, Options, SharedProbe, captures, lock, pace, rights};
+use super::{App, ConfigStatus, Options, SharedProbe, captures, lock, rights};
 use crate::app::ReloadRefused;
 use crate::app::logging::Level;
 use crate::config::compile::{self, Compiled};
@@ -106,9 +107,7 @@ pub(super) fn start(
     seen: Seen,
     directory: Option<PathBuf>,
 ) -> std::io::Result<()> {
-    let (watch, begun) = (Watch::new(seen), Instant::now());
-    task::spawn(move || Reload { context, watch, directory, begun, commands, due: None, listeners: Vec::new() })
-        .map(drop)
+    task::spawn(move || Reload::new(context, commands, seen, directory)).map(drop)
 }
 
 struct Reload {
@@ -122,6 +121,7 @@ struct Reload {
     due: Option<&'static str>,
     /// Wait for its answer.
     listeners: Vec<Sender<Answer>>,
+    slack: Slack,
 }
 
 /// Notifies systemd when dropped.
@@ -200,10 +200,24 @@ impl Task for Reload {
 }
 
 impl Reload {
+    fn new(context: ReloadContext, commands: Receiver<Command>, seen: Seen, directory: Option<PathBuf>) -> Reload {
+        Reload {
+            context,
+            watch: Watch::new(seen),
+            directory,
+            begun: Instant::now(),
+            commands,
+            due: None,
+            listeners: Vec::new(),
+            slack: Slack::default(),
+        }
+    }
+
     /// Waits for a command until the next look at files, if there are any.
-    fn next_command(&self) -> Result<Command, RecvTimeoutError> {
+    fn next_command(&mut self) -> Result<Command, RecvTimeoutError> {
+        self.slack.set(self.context.app.pace.rests());
         match self.context.options.config.is_some() || self.directory.is_some() {
-            true => self.commands.recv_timeout(LOOK_EVERY - Duration::from_secs(1) + pace::until_second_ends()),
+            true => self.commands.recv_timeout(LOOK_EVERY - Duration::from_secs(1) + until_second_ends()),
             false => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
     }

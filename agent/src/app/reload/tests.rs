@@ -75,19 +75,7 @@ impl TestAgent {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let exporters = Arc::new(Exporters::new(app.clone(), runtime.handle().clone()));
         let context = ReloadContext { app, options, level, tail, deps, exporters, started };
-        TestAgent {
-            folder,
-            runtime,
-            reload: Reload {
-                context,
-                watch: Watch::new(seen),
-                directory,
-                begun: Instant::now(),
-                commands: channel().1,
-                due: None,
-                listeners: Vec::new(),
-            },
-        }
+        TestAgent { folder, runtime, reload: Reload::new(context, channel().1, seen, directory) }
     }
 
     fn write(&self, name: &str, text: &str) {
