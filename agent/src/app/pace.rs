@@ -1,5 +1,6 @@
 //! How often the agent looks: less often while the machine is quiet and nothing reads the metrics.
 
+use std::collections::VecDeque;
 use std::ffi::c_ulong;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,7 +13,7 @@ pub(super) use crate::probe::engine::AT_REST;
 /// Events a second at the hooks of all programs, on all CPUs, below which the machine is quiet. Programs of 20 us each would take 2 % of a CPU,
 /// the default budget.
 const QUIET_EVENTS: f64 = 1000.0;
-/// The machine must have been quiet for so long before the agent rests.
+/// Time of which that is the mean: a few processes that start do not end a rest, and a flood does at once.
 const QUIET_FOR: Duration = Duration::from_secs(10);
 /// The same of the last read: longer than the usual intervals of scrapes and exporters.
 const UNREAD_FOR: Duration = Duration::from_secs(90);
@@ -55,33 +56,35 @@ impl Slack {
 /// Decides whether the agent rests.
 #[derive(Debug)]
 pub(super) struct Quiet {
-    /// Events so far, and when.
-    last: (f64, Instant),
-    quiet_since: Instant,
+    /// Events so far, and when: of the looks of the last [`QUIET_FOR`], and of the last one before.
+    looks: VecDeque<(f64, Instant)>,
+    is_quiet: bool,
 }
 
 impl Quiet {
     pub fn new(events: f64, now: Instant) -> Quiet {
-        Quiet { last: (events, now), quiet_since: now }
+        Quiet { looks: [(events, now)].into(), is_quiet: false }
     }
 
-    /// Whether the machine was quiet since the last look.
+    /// Whether the machine was quiet at the last look.
     pub fn is_quiet(&self) -> bool {
-        self.quiet_since < self.last.1
+        self.is_quiet
     }
 
     /// Whether the agent may rest, from the events at all hooks so far and the time of the last read.
     pub fn may_rest(&mut self, events: f64, read: Instant, now: Instant) -> bool {
-        let (events_before, before) = std::mem::replace(&mut self.last, (events, now));
-        let seconds = now.saturating_duration_since(before).as_secs_f64();
-        // Events of hooks that are gone are no longer in the sum.
-        let is_quiet = (0.0..QUIET_EVENTS * seconds).contains(&(events - events_before));
-        if !is_quiet {
-            self.quiet_since = now;
+        if self.looks.back().is_some_and(|(before, _)| events < *before) {
+            // Those of hooks that are gone are no longer in the sum.
+            self.looks.clear();
         }
-        is_quiet
-            && now.saturating_duration_since(self.quiet_since) >= QUIET_FOR
-            && now.saturating_duration_since(read) >= UNREAD_FOR
+        self.looks.push_back((events, now));
+        while self.looks.get(1).is_some_and(|(_, at)| now.saturating_duration_since(*at) >= QUIET_FOR) {
+            self.looks.pop_front();
+        }
+        let (before, since) = self.looks[0];
+        let time = now.saturating_duration_since(since);
+        self.is_quiet = time >= QUIET_FOR && events - before < QUIET_EVENTS * time.as_secs_f64();
+        self.is_quiet && now.saturating_duration_since(read) >= UNREAD_FOR
     }
 }
 
@@ -210,7 +213,8 @@ mod tests {
             seconds[second - 1].0 = what.0;
             rests(&seconds)
         };
-        assert_eq!(with(92, (1000.0, 0)), [90, 91, 102, 103, 104, 105], "ten seconds after the last events");
+        assert_eq!(with(92, (9_999.0, 0)), (90..=105).collect::<Vec<_>>(), "a burst");
+        assert_eq!(with(92, (10_000.0, 0)), [90, 91, 102, 103, 104, 105], "ten seconds after the last events");
         assert_eq!(with(92, (-5.0, 0)), [90, 91, 102, 103, 104, 105], "hooks that are gone");
         assert_eq!(with(92, (0.0, 10)), [90, 91, 100, 101, 102, 103, 104, 105], "read meanwhile");
     }
