@@ -53,7 +53,9 @@ fn root_an_agent_at_rest_misses_no_event() {
             std::thread::sleep(Duration::from_millis(2));
         }
     });
-    assert!(waits(&agent) > before + 1, "events end the rest");
+    wait_for("the end of the rest after the events", Duration::from_secs(10), || {
+        (waits(&agent) > before + 1).then_some(())
+    });
     wait_for_rest(&agent);
 
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

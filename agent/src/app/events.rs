@@ -35,7 +35,7 @@ use kstrobe_history::MarkKind;
 const GATHER: Duration = Duration::from_millis(100);
 /// Until the look after one that found events: some may have been lost since, which wakes no reader.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The same after one that found none.
+/// The same after one that found none; [`AT_REST`] while the agent rests.
 const LOOK_SELDOM: Duration = Duration::from_secs(30);
 /// Life of cached symbols.
 const SYMBOLS_LIFE: Duration = Duration::from_secs(10);

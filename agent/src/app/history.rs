@@ -381,7 +381,7 @@ impl Task for Recorder {
         if !std::mem::replace(&mut self.has_begun, true) {
             return;
         }
-        if self.rested {
+        if self.rested || self.app.pace.rests() {
             self.app.catch_up();
         }
         let mut sampler = lock(&self.app.sampler);
@@ -391,7 +391,8 @@ impl Task for Recorder {
             return;
         }
         let (second, changes) = sampler.sample(&self.app);
-        let planned = if self.rested { AT_REST.as_secs() } else { 1 };
+        // What is due at rest takes a while before the reading.
+        let planned = if self.rested { AT_REST.as_secs() + 1 } else { 1 };
         self.app.history.push(second, planned, &changes);
         self.app.pace.caught_up();
     }

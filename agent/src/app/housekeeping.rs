@@ -89,6 +89,10 @@ fn tick(app: &App, probe: &ProbeLock, cache: &mut SnapshotCache, rests: bool) ->
     let is_replaced = running.tick(&mut names, processes, &app.telemetry);
     let (due, unseen, has_events) = (running.due(rests), running.take_unseen(), running.has_unread_events());
     drop((running, names));
+    if is_replaced {
+        // The new probe may not allow a rest.
+        app.pace.read();
+    }
     if is_replaced || has_events {
         app.wake_events();
     }

@@ -15,9 +15,9 @@ pub(super) use crate::probe::engine::AT_REST;
 const QUIET_EVENTS: f64 = 1000.0;
 /// Time of which that is the mean: a few processes that start do not end a rest, and a flood does at once.
 const QUIET_FOR: Duration = Duration::from_secs(10);
-/// The same of the last read: longer than the usual intervals of scrapes and exporters.
+/// Nothing was read of the agent for so long: longer than the usual intervals of scrapes and exporters.
 const UNREAD_FOR: Duration = Duration::from_secs(90);
-/// Between two looks at the events of all hooks while the agent rests: so much later a budget notices a flood.
+/// Between two looks at the events of all hooks while the agent rests: so much later, and [`SLACK_AT_REST`], a budget notices a flood.
 pub(super) const GLANCE_EVERY: Duration = Duration::from_secs(2);
 /// What is done every other second at rest may be so much later: with the next timer that wakes the CPU for something else.
 const SLACK_AT_REST: Duration = Duration::from_secs(1);

@@ -460,8 +460,8 @@ impl Engine for KernelEngine {
     }
 
     fn due_at_rest(&self) -> Option<Instant> {
-        // A drain makes room in the kernel's maps, and ids of cgroups that are reused have series of others.
-        let can_wait = self.drain.is_none() && !self.hurried;
+        // Sweeps make room for stacks, and ids of cgroups that are reused have series of others.
+        let can_wait = self.loaded.maps().layout().stacks.is_none() && self.drain.is_none() && !self.hurried;
         let sweep = self.sweep_due().map(|due| if can_wait { due + AT_REST } else { due });
         [sweep, self.look_due()].into_iter().flatten().min()
     }

@@ -167,6 +167,8 @@ impl Task for Reload {
 
     fn run(&mut self) {
         if let Some(why) = self.due.take() {
+            // Threads that a reload starts would begin with the slack.
+            self.slack.set(false);
             let answer = self.reload(why);
             self.answer(&answer);
         }
