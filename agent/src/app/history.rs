@@ -381,6 +381,7 @@ impl Task for Recorder {
         if !std::mem::replace(&mut self.has_begun, true) {
             return;
         }
+        // While the agent rests, a history that is written to disk has readings each second, too.
         if self.rested || self.app.pace.rests() {
             self.app.catch_up();
         }
