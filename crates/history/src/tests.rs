@@ -353,3 +353,19 @@ fn marks_are_on_the_time_line() {
     history.push(Second { start: START + 2, seconds: 1 }, &[]);
     assert_eq!(texts(&history), ["second"], "a mark goes with its second");
 }
+
+#[test]
+fn the_overview_covers_ten_seconds_or_one_reading() {
+    let turn = |late| Turn { events: vec![(0, 0, 7)], reset: None, reload: false, late };
+    // Events and their rate, of one event in each reading.
+    let seen = |lates: &[u64]| {
+        let (history, ..) = run(&lates.iter().map(|late| turn(*late)).collect::<Vec<_>>(), ALL);
+        let metrics = history.overview(false).metrics;
+        let metric = metrics.iter().find(|metric| metric.metric == "kstrobe_wait_seconds").unwrap();
+        (metric.count.unwrap(), metric.rate.unwrap())
+    };
+    assert_eq!(seen(&[0; 20]), (10.0, 1.0));
+    assert_eq!(seen(&[0; 4]), (4.0, 1.0));
+    assert_eq!(seen(&[0, 0, 0, 239]), (1.0, 1.0 / 240.0), "a rest");
+    assert_eq!(seen(&[0, 239, 0, 0]), (3.0, 3.0 / 242.0), "the seconds after one, and it");
+}

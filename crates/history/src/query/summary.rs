@@ -9,14 +9,19 @@ use crate::store::{History, Record};
 use kstrobe_export::quotient;
 use std::collections::{BTreeMap, HashMap};
 
-/// Records that the overview looks at: those of the last 10 s.
-const RECENT: usize = 10;
+/// Seconds that the overview looks at: those of the newest readings that cover as many, or more.
+const RECENT: u64 = 10;
 
 impl History {
     /// What there is, with figures of the last 10 s; with `heat`, also with the counts by bucket that they are made of.
     pub fn overview(&self, heat: bool) -> Overview {
         let usage = self.usage();
-        let start = self.records.len().saturating_sub(RECENT);
+        let mut left = RECENT;
+        let is_oldest = |record: &Record| {
+            left = left.saturating_sub(record.second.seconds);
+            left == 0
+        };
+        let start = self.records.iter().rposition(is_oldest).unwrap_or(0);
         let recent: Vec<&Record> = self.records.range(start..).collect();
         let (metrics, bounds) = self.summaries(&recent, self.end(), heat);
         let starts = || self.records.iter().map(|record| record.second);
