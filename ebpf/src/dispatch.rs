@@ -96,10 +96,44 @@ pub struct Maps {
     pub words: u32,
 }
 
+/// What the entries of all hooks share: it wakes the agent when many events come in a short time. Maps by descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Alarm {
+    /// An array of one element, [`AlarmWords`]. CPUs change it without locks: it may take a few events more.
+    pub words: u32,
+    /// The ring buffer of the record, one word.
+    pub ring: u32,
+}
+
+/// The words by which [`Alarm`] counts. Each counted event stands for [`PERIOD`] events of its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum AlarmWords {
+    /// Counted events until it is looked at the time; 0 counts none.
+    Left,
+    /// When it was looked at last, in ns of CLOCK_MONOTONIC.
+    Since,
+    /// What [`AlarmWords::Left`] begins with again.
+    Every,
+    /// A record is sent, and none after it, when fewer ns have passed since the last look.
+    Within,
+}
+
+impl AlarmWords {
+    pub const BYTES: u32 = 32;
+
+    const fn at(self) -> i16 {
+        self as i16 * 8
+    }
+}
+
+/// `BPF_RB_FORCE_WAKEUP`: a reader is woken whatever it has read so far.
+const FORCE_WAKEUP: i64 = 2;
+
 /// The program that the kernel runs at the hook.
-pub fn entry(maps: &Maps, cpus: u32) -> Result<Vec<u64>, AsmError> {
-    let (plain, counted, timed) = (Label(0), Label(1), Label(2));
+pub fn entry(maps: &Maps, alarm: Option<&Alarm>, cpus: u32) -> Result<Vec<u64>, AsmError> {
     let mut code = Writer::default();
+    let [plain, counted, timed] = [(); 3].map(|()| code.fresh());
     code.add(Insn::mov(Reg::R6, Reg::R1));
     code.call(Helper::GetSmpProcessorId);
     code.jump(Insn::jmp_imm(Jump::Ge, Reg::R0, cpus as i32), plain);
@@ -115,6 +149,9 @@ pub fn entry(maps: &Maps, cpus: u32) -> Result<Vec<u64>, AsmError> {
     code.add(Insn::ldx(Size::B8, Reg::R2, Reg::R1, ROUNDS as i16));
     code.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R2, 1));
     code.add(Insn::stx(Size::B8, Reg::R1, ROUNDS as i16, Reg::R2));
+    if let Some(alarm) = alarm {
+        code.count_down(alarm, timed);
+    }
     code.bind(timed);
     code.tail_call(maps, TIMED);
     code.bind(plain);
@@ -285,6 +322,36 @@ impl Writer {
         self.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R1, Reg::R0));
     }
 
+    /// Counts an event for the alarm. Leads to `end`, if not by what follows.
+    fn count_down(&mut self, alarm: &Alarm, end: Label) {
+        let soon = self.fresh();
+        self.add(Insn::ld_map_value(Reg::R7, alarm.words, 0));
+        self.add(Insn::ldx(Size::B8, Reg::R2, Reg::R7, AlarmWords::Left.at()));
+        self.jump(Insn::jmp_imm(Jump::Eq, Reg::R2, 0), end);
+        self.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R2, -1));
+        // Before what follows: hooks within the calls must not count down to 0 as well.
+        self.add(Insn::stx(Size::B8, Reg::R7, AlarmWords::Left.at(), Reg::R2));
+        self.jump(Insn::jmp_imm(Jump::Ne, Reg::R2, 0), end);
+        self.call(Helper::KtimeGetNs);
+        self.add(Insn::mov(Reg::R1, Reg::R0));
+        self.add(Insn::ldx(Size::B8, Reg::R2, Reg::R7, AlarmWords::Since.at()));
+        self.add(Insn::stx(Size::B8, Reg::R7, AlarmWords::Since.at(), Reg::R0));
+        self.add(Insn::alu_reg(Width::W64, Alu::Sub, Reg::R1, Reg::R2));
+        self.add(Insn::ldx(Size::B8, Reg::R2, Reg::R7, AlarmWords::Within.at()));
+        self.jump(Insn::jmp_reg(Jump::Lt, Reg::R1, Reg::R2), soon);
+        self.add(Insn::ldx(Size::B8, Reg::R2, Reg::R7, AlarmWords::Every.at()));
+        self.add(Insn::stx(Size::B8, Reg::R7, AlarmWords::Left.at(), Reg::R2));
+        self.jump(Insn::ja(0), end);
+        self.bind(soon);
+        self.add(Insn::stx(Size::B8, Reg::R10, -8, Reg::R0));
+        self.add(Insn::ld_map(Reg::R1, alarm.ring));
+        self.add(Insn::mov(Reg::R2, Reg::R10));
+        self.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R2, -8));
+        self.add(Insn::load_const(Reg::R3, 8));
+        self.add(Insn::load_const(Reg::R4, FORCE_WAKEUP));
+        self.call(Helper::RingbufOutput);
+    }
+
     /// Continues with the program in this element; goes on here when there is none.
     fn tail_call(&mut self, maps: &Maps, element: u32) {
         self.add(Insn::mov(Reg::R1, Reg::R6));
@@ -425,7 +492,9 @@ mod tests {
         assert_eq!(maps(&all), [8, 9].into(), "words and table");
         assert_eq!(maps(&plain(&parts(None, true)).unwrap()), [7, 8].into(), "programs and words");
         assert_eq!(maps(&timed(&parts(None, false), 6, 4).unwrap()), [6, 8].into(), "costs and words");
-        assert_eq!(maps(&entry(&MAPS, 4).unwrap()), [7, 8].into());
+        assert_eq!(maps(&entry(&MAPS, None, 4).unwrap()), [7, 8].into());
+        let alarm = Alarm { words: 10, ring: 11 };
+        assert_eq!(maps(&entry(&MAPS, Some(&alarm), 4).unwrap()), [7, 8, 10, 11].into());
     }
 
     #[test]

@@ -1,26 +1,21 @@
 //! How often the agent looks: less often while the machine is quiet and nothing reads the metrics.
 
 use std::collections::VecDeque;
-use std::ffi::c_ulong;
+use std::io::{PipeWriter, Write};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nix::sys::prctl::set_timerslack;
-
 use super::lock;
-pub(super) use crate::probe::engine::AT_REST;
 
-/// Events a second at the hooks of all programs, on all CPUs, below which the machine is quiet. Programs of 20 us each would take 2 % of a CPU,
-/// the default budget.
-const QUIET_EVENTS: f64 = 1000.0;
-/// Time of which that is the mean: a few processes that start do not end a rest, and a flood does at once.
-const QUIET_FOR: Duration = Duration::from_secs(10);
+/// Events at the hooks of all programs, on all CPUs, in [`QUIET_FOR`] below which the machine is quiet. Programs of 20 us each would take 2 % of
+/// a CPU, the default budget.
+pub(super) const QUIET_EVENTS: u64 = 10_000;
+/// A few processes that start do not end a rest, and a flood does at once.
+pub(super) const QUIET_FOR: Duration = Duration::from_secs(10);
+/// While the agent rests: between two readings of the history.
+pub(super) const AT_REST: Duration = Duration::from_secs(240);
 /// Nothing was read of the agent for so long: longer than the usual intervals of scrapes and exporters.
 const UNREAD_FOR: Duration = Duration::from_secs(90);
-/// Between two looks at the events of all hooks while the agent rests: so much later, and [`SLACK_AT_REST`], a budget notices a flood.
-pub(super) const GLANCE_EVERY: Duration = Duration::from_secs(2);
-/// What is done every other second at rest may be so much later: with the next timer that wakes the CPU for something else.
-const SLACK_AT_REST: Duration = Duration::from_secs(1);
 /// What is to be done at the end of a second may be done so much earlier or later.
 pub(super) const EARLY: Duration = Duration::from_millis(200);
 
@@ -37,38 +32,16 @@ pub(super) fn until_near_end() -> Duration {
     until_second_ends().saturating_sub(Duration::from_secs(1))
 }
 
-/// The slack of a thread's timers.
-#[derive(Debug, Default)]
-pub(super) struct Slack {
-    rests: bool,
-}
-
-impl Slack {
-    /// Lets what this thread waits for be late while the agent rests.
-    pub fn set(&mut self, rests: bool) {
-        if std::mem::replace(&mut self.rests, rests) != rests {
-            // Zero is the slack with which the thread began. Where it cannot be set, a wait costs more CPU, and is right all the same.
-            let _ = set_timerslack(if rests { SLACK_AT_REST.as_nanos() as c_ulong } else { 0 });
-        }
-    }
-}
-
 /// Decides whether the agent rests.
 #[derive(Debug)]
 pub(super) struct Quiet {
     /// Events so far, and when: of the looks of the last [`QUIET_FOR`], and of the last one before.
     looks: VecDeque<(f64, Instant)>,
-    is_quiet: bool,
 }
 
 impl Quiet {
     pub fn new(events: f64, now: Instant) -> Quiet {
-        Quiet { looks: [(events, now)].into(), is_quiet: false }
-    }
-
-    /// Whether the machine was quiet at the last look.
-    pub fn is_quiet(&self) -> bool {
-        self.is_quiet
+        Quiet { looks: [(events, now)].into() }
     }
 
     /// Whether the agent may rest, from the events at all hooks so far and the time of the last read.
@@ -83,8 +56,8 @@ impl Quiet {
         }
         let (before, since) = self.looks[0];
         let time = now.saturating_duration_since(since);
-        self.is_quiet = time >= QUIET_FOR && events - before < QUIET_EVENTS * time.as_secs_f64();
-        self.is_quiet && now.saturating_duration_since(read) >= UNREAD_FOR
+        let few = QUIET_EVENTS as f64 * time.div_duration_f64(QUIET_FOR);
+        time >= QUIET_FOR && events - before < few && now.saturating_duration_since(read) >= UNREAD_FOR
     }
 }
 
@@ -93,6 +66,8 @@ impl Quiet {
 pub(super) struct Pace {
     state: Mutex<State>,
     changed: Condvar,
+    /// Written to when a rest ends.
+    ended: Mutex<Option<PipeWriter>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -123,14 +98,24 @@ impl Pace {
         self.changed.notify_all();
     }
 
-    /// Lets the agent rest, or not. It does not where something was read after `read`.
-    pub fn set_rests(&self, rests: bool, read: Instant) {
+    /// Writes to the pipe when a rest ends.
+    pub fn write_ends(&self, to: PipeWriter) {
+        *lock(&self.ended) = Some(to);
+    }
+
+    /// Lets the agent rest, or not. It does not where something was read after `read`. Returns whether it rests.
+    pub fn set_rests(&self, rests: bool, read: Instant) -> bool {
         let mut state = lock(&self.state);
         let rests = rests && state.read <= read;
         if state.rests != rests {
             (state.rests, state.changes) = (rests, state.changes + 1);
             self.changed.notify_all();
+            if let (false, Some(ended)) = (rests, &mut *lock(&self.ended)) {
+                // Without a reader the agent ends.
+                let _ = ended.write(&[1]);
+            }
         }
+        rests
     }
 
     pub fn rests(&self) -> bool {
@@ -186,6 +171,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
 
     #[test]
     fn the_agent_rests_when_quiet_and_unread() {
@@ -217,6 +203,20 @@ mod tests {
         assert_eq!(with(92, (10_000.0, 0)), [90, 91, 102, 103, 104, 105], "ten seconds after the last events");
         assert_eq!(with(92, (-5.0, 0)), [90, 91, 102, 103, 104, 105], "hooks that are gone");
         assert_eq!(with(92, (0.0, 10)), [90, 91, 100, 101, 102, 103, 104, 105], "read meanwhile");
+    }
+
+    #[test]
+    fn the_end_of_a_rest_is_written_once() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let pace = Pace::default();
+        pace.write_ends(writer);
+        pace.set_rests(true, pace.last_read());
+        pace.read();
+        pace.read();
+        drop(pace);
+        let mut written = Vec::new();
+        reader.read_to_end(&mut written).unwrap();
+        assert_eq!(written, [1]);
     }
 
     #[test]

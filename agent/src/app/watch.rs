@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use crate::config::files;
 
-/// Between two looks; while the agent rests, up to a second more.
+/// Between two looks.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The same while the agent rests and nothing has changed: each look is a wake of the CPU.
+pub(super) const LOOK_AT_REST: Duration = Duration::from_secs(15);
 /// Files must have been the same for so long, which is somewhat less than from one look to the next: a change of several files must be complete.
 const QUIET: Duration = Duration::from_millis(1800);
 
@@ -70,6 +72,11 @@ impl Watch {
     /// again.
     pub fn new(read: Seen) -> Watch {
         Watch { read, changed: None }
+    }
+
+    /// Whether files have changed that are not read yet.
+    pub fn has_changed(&self) -> bool {
+        self.changed.is_some()
     }
 
     /// Whether it is time to read them again.

@@ -112,7 +112,8 @@ impl std::fmt::Debug for Buffers {
     }
 }
 
-fn page_bytes() -> usize {
+/// Ring buffers have whole pages.
+pub(super) fn page_bytes() -> usize {
     let bytes = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
     bytes.and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0).unwrap_or(4096)
 }

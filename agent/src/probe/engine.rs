@@ -1,7 +1,7 @@
 //! What every engine does.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kstrobe_ebpf::layout::Layout;
 use kstrobe_export::reading::PackedFamily;
@@ -16,9 +16,6 @@ use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::read::ProbeMaps;
 use crate::metrics::labels::Names;
 use crate::metrics::telemetry::{Observed, Telemetry};
-
-/// While the agent rests: between two readings of the history and two looks at costs, and how late other work may be.
-pub const AT_REST: Duration = Duration::from_secs(120);
 
 /// A way to run a probe.
 pub trait Engine: Send {
@@ -54,7 +51,7 @@ pub trait Engine: Send {
         None
     }
 
-    /// The same while the agent rests, where work may be late by [`AT_REST`].
+    /// The same while the agent rests, but for work that may wait for the next reading.
     fn due_at_rest(&self) -> Option<Instant> {
         self.due()
     }

@@ -13,7 +13,7 @@ use kstrobe_ebpf::typed::Attach;
 
 use super::budget::Cost;
 use super::drain::Drain;
-use super::engine::{AT_REST, Engine, Scrape, Tick};
+use super::engine::{Engine, Scrape, Tick};
 use super::error::{ControlError, NotAttached, ReadError};
 use super::event_buffer::EventBuffer;
 use super::meter::{self, Meter, Reading};
@@ -197,9 +197,10 @@ impl KernelEngine {
         [self.user.as_ref().map(UserHooks::due), self.cpus_due].into_iter().flatten().min()
     }
 
-    /// Whether a series may go within four minutes.
-    pub fn forgets_soon(&self) -> bool {
-        self.every.is_some_and(|every| every < SWEEP_EVERY.1)
+    /// Whether the agent may rest: not where a series may go within four minutes, nor where stacks are walked, for which few events cost much
+    /// and which have to be swept.
+    pub fn allows_rest(&self) -> bool {
+        self.loaded.maps().layout().stacks.is_none() && self.every.is_none_or(|every| every >= SWEEP_EVERY.1)
     }
 
     /// Makes the next sweep due now: ids of cgroups were reused.
@@ -460,9 +461,8 @@ impl Engine for KernelEngine {
     }
 
     fn due_at_rest(&self) -> Option<Instant> {
-        // Sweeps make room for stacks, and ids of cgroups that are reused have series of others.
-        let can_wait = self.loaded.maps().layout().stacks.is_none() && self.drain.is_none() && !self.hurried;
-        let sweep = self.sweep_due().map(|due| if can_wait { due + AT_REST } else { due });
+        // Ids of cgroups that are reused have series of others.
+        let sweep = self.sweep_due().filter(|_| self.drain.is_some() || self.hurried);
         [sweep, self.look_due()].into_iter().flatten().min()
     }
 

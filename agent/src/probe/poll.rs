@@ -9,7 +9,7 @@ use kstrobe_ebpf::ir::Module;
 use kstrobe_ebpf::ir::interp::Machine;
 use kstrobe_ebpf::layout::{Aggregate, CellKind, Index, Layout, Loss};
 
-use super::engine::{AT_REST, Engine, Scrape, Tick};
+use super::engine::{Engine, Scrape, Tick};
 use super::error::{NotAttached, PollError};
 use super::kernel::KernelEngine;
 use super::running::Probe;
@@ -171,7 +171,7 @@ impl Engine for PollEngine {
 
     fn due_at_rest(&self) -> Option<Instant> {
         // Each reading is a measurement of a histogram, which must not have fewer of them in some hours than in others.
-        Some(if self.series.has_histograms() { self.due } else { self.due + AT_REST })
+        self.series.has_histograms().then_some(self.due)
     }
 
     fn tick(&mut self, tick: &mut Tick<'_>) -> Option<Probe> {

@@ -339,11 +339,10 @@ impl Probe {
         self.budget.as_ref().is_some_and(|budget| budget.is_shared() && budget.over())
     }
 
-    /// Whether the agent may rest: not where a budget of its own is exceeded by few events, nor where a series may come and go within
-    /// a rest.
+    /// Whether the agent may rest: not where a budget of its own is exceeded by few events. See also [`KernelEngine::allows_rest`].
     pub fn allows_rest(&self) -> bool {
         let has_own_budget = self.budget.as_ref().is_some_and(|budget| !budget.is_shared());
-        !has_own_budget && !self.engine.as_kernel().is_some_and(KernelEngine::forgets_soon)
+        !has_own_budget && self.engine.as_kernel().is_none_or(KernelEngine::allows_rest)
     }
 
     /// Applies the budget to the cost of a window.

@@ -16,7 +16,7 @@ const UNREAD: Duration = Duration::from_secs(60);
 /// From then on until it rests.
 const UNTIL_REST: Duration = Duration::from_secs(45);
 /// Time over which it is watched at rest.
-const IDLE: Duration = Duration::from_secs(120);
+const IDLE: Duration = Duration::from_secs(240);
 /// Starts of which the median is taken.
 const STARTS: usize = 5;
 

@@ -19,9 +19,9 @@ use super::captures::CaptureDeps;
 use super::events::Sink;
 use super::exporters::{Changes, Exporters};
 use super::load_config::{self, LoadOutcome, LoadedConfig};
-use super::pace::{Slack, until_second_ends};
+use super::pace::until_second_ends;
 use super::task::{self, Task};
-use super::watch::{self, LOOK_EVERY, Seen, Watch};
+use super::watch::{self, LOOK_AT_REST, LOOK_EVERY, Seen, Watch};
 use super::{App, ConfigStatus, Options, SharedProbe, captures, lock, rights};
 use crate::app::ReloadRefused;
 use crate::app::logging::Level;
@@ -121,7 +121,6 @@ struct Reload {
     due: Option<&'static str>,
     /// Wait for its answer.
     listeners: Vec<Sender<Answer>>,
-    slack: Slack,
 }
 
 /// Notifies systemd when dropped.
@@ -167,8 +166,6 @@ impl Task for Reload {
 
     fn run(&mut self) {
         if let Some(why) = self.due.take() {
-            // Threads that a reload starts would begin with the slack.
-            self.slack.set(false);
             let answer = self.reload(why);
             self.answer(&answer);
         }
@@ -211,15 +208,15 @@ impl Reload {
             commands,
             due: None,
             listeners: Vec::new(),
-            slack: Slack::default(),
         }
     }
 
     /// Waits for a command until the next look at files, if there are any.
     fn next_command(&mut self) -> Result<Command, RecvTimeoutError> {
-        self.slack.set(self.context.app.pace.rests());
+        let rests = self.context.app.pace.rests() && !self.watch.has_changed();
+        let every = if rests { LOOK_AT_REST } else { LOOK_EVERY };
         match self.context.options.config.is_some() || self.directory.is_some() {
-            true => self.commands.recv_timeout(LOOK_EVERY - Duration::from_secs(1) + until_second_ends()),
+            true => self.commands.recv_timeout(every - Duration::from_secs(1) + until_second_ends()),
             false => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
     }

@@ -4,6 +4,7 @@
 //! with is replaced by one write. So a probe that comes or goes leaves no gap for the others, and no event is counted twice.
 //! A probe's maps are its own, and outlive dispatchers.
 
+mod alarm;
 pub mod entry;
 mod meter;
 mod part;
@@ -22,11 +23,12 @@ use part::{Part, Slot, watch};
 use set::HookSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, Thread};
 use std::time::Instant;
 use thiserror::Error;
 
+pub use alarm::Alarm;
 pub use meter::Use;
 
 /// Why a hook cannot be had.
@@ -91,6 +93,8 @@ impl Role {
 pub struct Hooks {
     state: Mutex<State>,
     cpus: u32,
+    /// `None` where the kernel has no ring buffers.
+    alarm: OnceLock<Option<Alarm>>,
     /// For its thread.
     own: Weak<Hooks>,
 }
@@ -123,7 +127,7 @@ pub enum Slicing {
 impl Hooks {
     /// `cpus` is the highest possible CPU and 1.
     pub fn new(cpus: u32) -> Arc<Hooks> {
-        Arc::new_cyclic(|own| Hooks { state: Mutex::default(), cpus, own: own.clone() })
+        Arc::new_cyclic(|own| Hooks { state: Mutex::default(), cpus, alarm: OnceLock::new(), own: own.clone() })
     }
 
     /// Lets changes wait until the batch is dropped, so that each hook's dispatcher is made once.
@@ -146,7 +150,7 @@ impl Hooks {
         let at = match state.parts.iter().rposition(|part| part.is_shared_at(attach) && part.has_room(&maps)) {
             Some(at) => at,
             None => {
-                let part = Part::new(attach, program, self.cpus)?;
+                let part = Part::new(attach, program, self.alarm_maps().as_ref(), self.cpus)?;
                 state.put(part, attacher)?
             }
         };
@@ -161,7 +165,7 @@ impl Hooks {
         body: Body,
     ) -> Result<Member, HookError> {
         let mut state = self.lock();
-        let at = state.push(Part::new(attach, program, self.cpus)?);
+        let at = state.push(Part::new(attach, program, self.alarm_maps().as_ref(), self.cpus)?);
         self.member(&mut state, at, body)
     }
 
@@ -287,8 +291,9 @@ impl Hooks {
     fn set_apart(&self, state: &mut State, attach: &Attach, slot: Slot) {
         let name = slot.name().to_owned();
         let sibling = state.parts.iter().find(|part| part.is_shared_at(attach));
-        let twin =
-            sibling.ok_or_else(|| io::Error::other("the hook is gone").into()).and_then(|one| one.twin(self.cpus));
+        let twin = sibling
+            .ok_or_else(|| io::Error::other("the hook is gone").into())
+            .and_then(|one| one.twin(self.alarm_maps().as_ref()));
         let made = twin.and_then(|part| state.put(part, &mut Attacher::new()));
         match made {
             Ok(at) => {
@@ -299,6 +304,16 @@ impl Hooks {
             }
             Err(error) => tracing::error!(program = name, hook = %attach, %error, "does not run"),
         }
+    }
+
+    /// Wakes the agent when many events come. `None` where the kernel has no ring buffers, before Linux 5.8.
+    pub fn alarm(&self) -> Option<&Alarm> {
+        let create = || Alarm::create().inspect_err(|error| tracing::info!(%error, "the agent cannot rest")).ok();
+        self.alarm.get_or_init(create).as_ref()
+    }
+
+    fn alarm_maps(&self) -> Option<dispatch::Alarm> {
+        self.alarm().map(Alarm::maps)
     }
 
     /// Makes what is lacking of the dispatchers that take times.

@@ -15,7 +15,7 @@ use crate::kernel::sys::KernelMap;
 use crate::kernel::sys::map::{MapSpec, kind as map_kind};
 use crate::kernel::sys::prog::ProgSpec;
 use crate::kernel::unwind;
-use kstrobe_ebpf::dispatch::{self, Maps, Parts};
+use kstrobe_ebpf::dispatch::{self, Alarm, Maps, Parts};
 use kstrobe_ebpf::typed::Attach;
 use std::collections::BTreeSet;
 use std::io;
@@ -183,19 +183,24 @@ enum Standing {
 
 impl Part {
     /// An entry that is attached nowhere.
-    pub(super) fn new(attach: &Attach, program: &ProgramType<'_>, cpus: u32) -> Result<Part, HookError> {
+    pub(super) fn new(
+        attach: &Attach,
+        program: &ProgramType<'_>,
+        alarm: Option<&Alarm>,
+        cpus: u32,
+    ) -> Result<Part, HookError> {
         let attach_btf = program.attach_btf.map(|fd| fd.try_clone_to_owned()).transpose()?;
         let ProgramType { kind, attach_type, attach_btf_id, .. } = *program;
-        Part::of_kind(attach, Kind { kind, attach_type, attach_btf_id, attach_btf }, cpus)
+        Part::of_kind(attach, Kind { kind, attach_type, attach_btf_id, attach_btf }, alarm, cpus)
     }
 
     /// Another entry at the same hook.
-    pub(super) fn twin(&self, cpus: u32) -> Result<Part, HookError> {
+    pub(super) fn twin(&self, alarm: Option<&Alarm>) -> Result<Part, HookError> {
         let attach_btf = self.kind.attach_btf.as_ref().map(OwnedFd::try_clone).transpose()?;
-        Part::of_kind(&self.attach, Kind { attach_btf, ..self.kind }, cpus)
+        Part::of_kind(&self.attach, Kind { attach_btf, ..self.kind }, alarm, self.cpus)
     }
 
-    fn of_kind(attach: &Attach, kind: Kind, cpus: u32) -> Result<Part, HookError> {
+    fn of_kind(attach: &Attach, kind: Kind, alarm: Option<&Alarm>, cpus: u32) -> Result<Part, HookError> {
         let spec = MapSpec {
             kind: map_kind::PROG_ARRAY,
             key_bytes: 4,
@@ -207,7 +212,7 @@ impl Part {
         let programs = KernelMap::create(&spec)?;
         let words = Words::create("ks_words", dispatch::words_bytes(cpus))?;
         let maps = Maps { programs: programs.as_fd().as_raw_fd() as u32, words: words.descriptor() };
-        let code = dispatch::entry(&maps, cpus).map_err(HookError::Code)?;
+        let code = dispatch::entry(&maps, alarm, cpus).map_err(HookError::Code)?;
         let entry = load(attach, &kind, "ks_entry", &code)?;
         Ok(Part {
             attach: attach.clone(),

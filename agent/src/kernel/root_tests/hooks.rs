@@ -103,6 +103,36 @@ fn beside_bursts(pause: Duration, work: impl FnOnce()) -> u64 {
 
 #[test]
 #[ignore = "needs root"]
+fn root_the_alarm_is_given_for_many_events_in_a_short_time() {
+    let mut lab = Lab::new();
+    let _probe = lab.add(false);
+    let hooks = lab.hooks();
+    let alarm = hooks.alarm().unwrap();
+    let mut reader = alarm.reader().unwrap();
+    // Calls of the whole machine count as well.
+    let hour = Duration::from_secs(3600);
+    let mut records_of = |events: u64, within: Duration| {
+        alarm.set(events, within);
+        let before = hooks.events();
+        beside_calls(|| {
+            while hooks.events() < before + 4.0 * events as f64 {
+                std::thread::yield_now();
+            }
+        });
+        let mut records = 0;
+        reader.drain(|_| records += 1);
+        records
+    };
+    assert_eq!(records_of(20_000, hour), 1, "once");
+    assert_eq!(records_of(20_000, Duration::ZERO), 0, "events in a longer time");
+    assert_eq!(records_of(20_000, hour), 1, "set again");
+    alarm.clear();
+    beside_calls(|| ());
+    reader.drain(|_| panic!("not set"));
+}
+
+#[test]
+#[ignore = "needs root"]
 fn root_programs_that_come_and_go_cost_others_no_event() {
     let mut lab = Lab::new();
     let canaries = [lab.add(false), lab.add(true)];
