@@ -99,7 +99,7 @@ pub struct Maps {
 /// What the entries of all hooks share: it wakes the agent when many events come in a short time. Maps by descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Alarm {
-    /// An array of one element, [`AlarmWords`]. CPUs change it without locks: it may take a few events more.
+    /// An array of one element, [`AlarmWords`]. CPUs change it without locks: two at once may count one event, or send two records.
     pub words: u32,
     /// The ring buffer of the record, one word.
     pub ring: u32,
@@ -115,7 +115,7 @@ pub enum AlarmWords {
     Since,
     /// What [`AlarmWords::Left`] begins with again.
     Every,
-    /// A record is sent, and none after it, when fewer ns have passed since the last look.
+    /// A record is sent, and [`AlarmWords::Left`] stays 0, when fewer ns have passed since the last look.
     Within,
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::App;
-use super::pace::{QUIET_EVENTS, QUIET_FOR, Quiet, until_second_ends};
+use super::pace::{AT_REST, QUIET_EVENTS, QUIET_FOR, Quiet, until_second_ends};
 use super::task::{self, Task};
 use crate::kernel::events::{Buffers, wait};
 use crate::probe::budget::{Cost, Share, Shares};
@@ -68,51 +68,59 @@ impl Rests {
     /// `None` where nothing could end a rest when many events come.
     fn new(app: &App) -> Option<Rests> {
         let hooks = &app.shared.hooks;
-        let alarm = hooks.alarm()?.reader().inspect_err(|error| tracing::error!(%error, "the agent cannot rest"));
-        let pipe = std::io::pipe().inspect_err(|error| tracing::error!(%error, "the agent cannot rest"));
-        let (alarm, (ended, end)) = (alarm.ok()?, pipe.ok()?);
+        let made = hooks.alarm().map_err(|error| error.to_string()).and_then(|alarm| {
+            let alarm = alarm.reader().map_err(|error| error.to_string())?;
+            Ok((alarm, std::io::pipe().map_err(|error| error.to_string())?))
+        });
+        let made = made.inspect_err(|error| tracing::info!(error, "the agent does not rest when nothing reads it"));
+        let (alarm, (ended, end)) = made.ok()?;
         app.pace.write_ends(end);
         Some(Rests { quiet: Quiet::new(hooks.events(), Instant::now()), alarm, ended })
     }
 
-    /// Looks at the events and reads so far. Where there are few, and no probe keeps the agent awake, it rests, and this returns when it
-    /// has. Costs are not looked at meanwhile: few events cost little.
-    fn look(&mut self, app: &App, may_rest: bool) -> Option<Rested> {
+    /// Begins a rest where there are few events and reads, and no probe keeps the agent awake. Returns whether it has.
+    fn begin(&mut self, app: &App, may_rest: bool) -> bool {
         let hooks = &app.shared.hooks;
         let (last_read, now) = (app.pace.last_read(), Instant::now());
         let read = if app.history.is_followed() { now } else { last_read };
-        let is_unread = self.quiet.may_rest(hooks.events(), read, now);
-        let alarm = hooks.alarm().filter(|_| is_unread && may_rest)?;
-        // Of a rest before, whose end was written while a program was about to give it.
-        self.alarm.drain(|_| {});
-        alarm.set(QUIET_EVENTS, QUIET_FOR);
-        let rested = app.pace.set_rests(true, last_read).then(|| self.wait());
-        alarm.clear();
-        app.pace.set_rests(false, last_read);
-        let rested = rested?;
-        // Each rest's end is written once.
-        let _ = self.ended.read(&mut [0; 64]);
-        if rested == Rested::UntilFlood {
-            self.quiet = Quiet::new(hooks.events(), Instant::now());
+        // At each look: it goes by the looks before.
+        let is_quiet = self.quiet.may_rest(hooks.events(), read, now);
+        let (true, Ok(alarm)) = (is_quiet && may_rest, hooks.alarm()) else { return false };
+        let begins = app.pace.set_rests(true, last_read);
+        if begins {
+            // Of a rest that ended while a program was about to give it.
+            self.alarm.drain(|_| {});
+            alarm.set(QUIET_EVENTS, QUIET_FOR);
         }
-        Some(rested)
+        begins
     }
 
-    /// Waits until the rest has ended or many events have come.
-    fn wait(&self) -> Rested {
+    /// Waits until the rest has ended or many events have come; `None` when the time is over.
+    fn wait(&self, time: Duration) -> Option<Rested> {
         let alarm = self.alarm.ready().iter().map(|file| file.as_fd());
         let files: Vec<_> = [self.ended.as_fd()].into_iter().chain(alarm).collect();
-        loop {
-            match wait(&files, Duration::MAX).as_deref() {
-                Ok([true, ..]) => return Rested::UntilRead,
-                Ok(files) if files.contains(&true) => return Rested::UntilFlood,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::error!(%error, "cannot wait for the end of a rest");
-                    std::thread::sleep(Duration::from_secs(1));
-                    return Rested::UntilFlood;
-                }
+        match wait(&files, time).as_deref() {
+            Ok([true, ..]) => Some(Rested::UntilRead),
+            Ok(files) => files.contains(&true).then_some(Rested::UntilFlood),
+            Err(error) => {
+                tracing::error!(%error, "cannot wait for the end of a rest");
+                std::thread::sleep(Duration::from_secs(1));
+                Some(Rested::UntilFlood)
             }
+        }
+    }
+
+    /// Ends the rest, if there is one.
+    fn end(&mut self, app: &App, rested: Rested) {
+        if let Ok(alarm) = app.shared.hooks.alarm() {
+            alarm.clear();
+        }
+        app.pace.set_rests(false, app.pace.last_read());
+        if wait(&[self.ended.as_fd()], Duration::ZERO).is_ok_and(|ready| ready == [true]) {
+            let _ = self.ended.read(&mut [0; 64]);
+        }
+        if rested == Rested::UntilFlood {
+            self.quiet = Quiet::new(app.shared.hooks.events(), Instant::now());
         }
     }
 }
@@ -121,6 +129,7 @@ impl Rests {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rested {
     UntilRead,
+    /// Or a probe seems to be above its budget.
     UntilFlood,
 }
 
@@ -128,14 +137,20 @@ impl Task for Budgets {
     const NAME: &'static str = "budgets";
 
     fn run(&mut self) {
-        let may_rest = self.is_calm && self.all_allow_rest && !self.suspects;
-        if let Some(rested) = self.rests.as_mut().and_then(|rests| rests.look(&self.app, may_rest)) {
+        if let Some(rested) = self.rest() {
             return self.begin_anew(rested);
         }
         let every = if self.suspects { meter::SHORT_WINDOW } else { meter::WINDOW };
         if self.looked.elapsed() >= every {
             self.look();
         }
+    }
+
+    fn panicked(&mut self) {
+        if let Some(rests) = &mut self.rests {
+            rests.end(&self.app, Rested::UntilFlood);
+        }
+        std::thread::sleep(task::AFTER_A_PANIC);
     }
 
     fn wait(&mut self) -> ControlFlow<()> {
@@ -150,6 +165,32 @@ impl Task for Budgets {
 }
 
 impl Budgets {
+    /// As far as the probes go.
+    fn may_rest(&self) -> bool {
+        self.is_calm && self.all_allow_rest && !self.suspects
+    }
+
+    /// Rests where that is allowed, until something is read, many events come or a probe seems to be above its budget.
+    fn rest(&mut self) -> Option<Rested> {
+        let may_rest = self.may_rest();
+        if !self.rests.as_mut()?.begin(&self.app, may_rest) {
+            return None;
+        }
+        let rested = loop {
+            if let Some(rested) = self.rests.as_ref()?.wait(AT_REST) {
+                break rested;
+            }
+            self.look();
+            if !self.may_rest() {
+                break Rested::UntilFlood;
+            }
+        };
+        self.rests.as_mut()?.end(&self.app, rested);
+        // It looks seldom at rest.
+        self.app.wake_events();
+        Some(rested)
+    }
+
     /// Begins windows after a rest: in those of the rest a flood would be hidden by the time before it.
     fn begin_anew(&mut self, rested: Rested) {
         self.app.probes().iter().for_each(|probe| probe.lock().forget_window());

@@ -12,7 +12,7 @@ use super::lock;
 pub(super) const QUIET_EVENTS: u64 = 10_000;
 /// A few processes that start do not end a rest, and a flood does at once.
 pub(super) const QUIET_FOR: Duration = Duration::from_secs(10);
-/// While the agent rests: between two readings of the history.
+/// While the agent rests: between two readings of the history, and two looks at costs.
 pub(super) const AT_REST: Duration = Duration::from_secs(240);
 /// Nothing was read of the agent for so long: longer than the usual intervals of scrapes and exporters.
 const UNREAD_FOR: Duration = Duration::from_secs(90);

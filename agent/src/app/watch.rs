@@ -1,4 +1,4 @@
-//! Whether files have changed: a look every other second at what their names lead to.
+//! Whether files have changed: a look at what their names lead to every other second, and seldom at rest.
 //!
 //! Polling notices a change later than inotify, but needs no case for each way in which files change: an editor that
 //! renames, a link that is pointed elsewhere two folders above (as Kubernetes does with a ConfigMap), a network's file

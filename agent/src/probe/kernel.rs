@@ -462,7 +462,7 @@ impl Engine for KernelEngine {
 
     fn due_at_rest(&self) -> Option<Instant> {
         // Ids of cgroups that are reused have series of others.
-        let sweep = self.sweep_due().filter(|_| self.drain.is_some() || self.hurried);
+        let sweep = self.sweep_due().filter(|_| self.hurried);
         [sweep, self.look_due()].into_iter().flatten().min()
     }
 

@@ -33,19 +33,20 @@ impl Alarm {
         Buffers::open(&self.ring, 0)
     }
 
-    /// Gives the alarm once, when so many events come in less than this time, counted from one multiple of them to the next: a flood
-    /// that begins between two is noticed after twice as many, at the latest. An entry that follows another counts its events, too.
+    /// Gives the alarm when so many events come in less than this time, counted from one multiple of them to the next: a flood that begins
+    /// between two is noticed after some twice as many.
     pub fn set(&self, events: u64, within: Duration) {
         let every = events.div_ceil(dispatch::PERIOD);
+        // While programs count nothing.
+        self.clear();
         self.write(AlarmWords::Every, every);
         self.write(AlarmWords::Within, u64::try_from(within.as_nanos()).unwrap_or(u64::MAX));
         self.write(AlarmWords::Since, monotonic_ns());
         self.write(AlarmWords::Left, every);
     }
 
-    /// Gives it no more.
+    /// Gives it no more, but for a program that is about to begin again.
     pub fn clear(&self) {
-        // First: a program may be about to begin again.
         self.write(AlarmWords::Every, 0);
         self.write(AlarmWords::Left, 0);
     }

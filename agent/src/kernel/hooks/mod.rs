@@ -93,8 +93,7 @@ impl Role {
 pub struct Hooks {
     state: Mutex<State>,
     cpus: u32,
-    /// `None` where the kernel has no ring buffers.
-    alarm: OnceLock<Option<Alarm>>,
+    alarm: OnceLock<io::Result<Alarm>>,
     /// For its thread.
     own: Weak<Hooks>,
 }
@@ -150,7 +149,7 @@ impl Hooks {
         let at = match state.parts.iter().rposition(|part| part.is_shared_at(attach) && part.has_room(&maps)) {
             Some(at) => at,
             None => {
-                let part = Part::new(attach, program, self.alarm_maps().as_ref(), self.cpus)?;
+                let part = Part::new(attach, program, self.alarm_at(&state, attach).as_ref(), self.cpus)?;
                 state.put(part, attacher)?
             }
         };
@@ -165,7 +164,8 @@ impl Hooks {
         body: Body,
     ) -> Result<Member, HookError> {
         let mut state = self.lock();
-        let at = state.push(Part::new(attach, program, self.alarm_maps().as_ref(), self.cpus)?);
+        let alarm = self.alarm().ok().map(Alarm::maps);
+        let at = state.push(Part::new(attach, program, alarm.as_ref(), self.cpus)?);
         self.member(&mut state, at, body)
     }
 
@@ -293,7 +293,7 @@ impl Hooks {
         let sibling = state.parts.iter().find(|part| part.is_shared_at(attach));
         let twin = sibling
             .ok_or_else(|| io::Error::other("the hook is gone").into())
-            .and_then(|one| one.twin(self.alarm_maps().as_ref()));
+            .and_then(|one| one.twin(self.alarm_at(state, attach).as_ref()));
         let made = twin.and_then(|part| state.put(part, &mut Attacher::new()));
         match made {
             Ok(at) => {
@@ -306,14 +306,15 @@ impl Hooks {
         }
     }
 
-    /// Wakes the agent when many events come. `None` where the kernel has no ring buffers, before Linux 5.8.
-    pub fn alarm(&self) -> Option<&Alarm> {
-        let create = || Alarm::create().inspect_err(|error| tracing::info!(%error, "the agent cannot rest")).ok();
-        self.alarm.get_or_init(create).as_ref()
+    /// Wakes the agent when many events come. The kernel has to have ring buffers (Linux 5.8).
+    pub fn alarm(&self) -> Result<&Alarm, &io::Error> {
+        self.alarm.get_or_init(Alarm::create).as_ref()
     }
 
-    fn alarm_maps(&self) -> Option<dispatch::Alarm> {
-        self.alarm().map(Alarm::maps)
+    /// For a new entry: those that others run have none, so that it counts each event once.
+    fn alarm_at(&self, state: &State, attach: &Attach) -> Option<dispatch::Alarm> {
+        let follows = state.parts.iter().any(|part| part.is_shared_at(attach) && part.can_go_on());
+        self.alarm().ok().filter(|_| !follows).map(Alarm::maps)
     }
 
     /// Makes what is lacking of the dispatchers that take times.

@@ -123,9 +123,10 @@ fn root_the_alarm_is_given_for_many_events_in_a_short_time() {
         reader.drain(|_| records += 1);
         records
     };
-    assert_eq!(records_of(20_000, hour), 1, "once");
+    // Two CPUs may give it at once.
+    assert!((1..=2).contains(&records_of(20_000, hour)));
     assert_eq!(records_of(20_000, Duration::ZERO), 0, "events in a longer time");
-    assert_eq!(records_of(20_000, hour), 1, "set again");
+    assert!((1..=2).contains(&records_of(20_000, hour)), "set again");
     alarm.clear();
     beside_calls(|| ());
     reader.drain(|_| panic!("not set"));
