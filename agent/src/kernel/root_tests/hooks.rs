@@ -70,6 +70,12 @@ fn counted(loaded: &Loaded) -> u64 {
     loaded.maps().table(0).unwrap().values[0].load(Relaxed)
 }
 
+/// Events that the kernel did not run the program for, because it ran already on the CPU: a thread that is preempted in it keeps others
+/// from it where tracepoints allow that (since Linux 7.0).
+fn missed(loaded: &Loaded) -> u64 {
+    loaded.programs().unwrap().iter().map(|program| program.misses).sum()
+}
+
 /// Runs `work` beside three threads that call getpgid(2) all the time. Returns how many calls they made, at least 300.
 fn beside_calls(work: impl FnOnce()) -> u64 {
     beside_bursts(Duration::ZERO, work)
@@ -162,7 +168,9 @@ fn root_programs_that_come_and_go_cost_others_no_event() {
         }
     });
     for canary in &canaries {
-        assert_eq!(counted(canary), made, "each event once, {} programs at the end", others.len() + 2);
+        let (counted, missed) = (counted(canary), missed(canary));
+        let programs = others.len() + 2;
+        assert!((made - missed..=made).contains(&counted), "{counted} of {made}, {missed} missed, {programs} programs");
     }
     assert_eq!(lab.hooks().sizes(), [("tp_btf:sys_enter".to_owned(), others.len() + 2)], "one entry");
     drop((canaries, others));
