@@ -105,7 +105,7 @@ fn page() -> String {
         "# Configuration\n\n\
          Every key of `kstrobe.yaml`, the file that `kstrobe run --config FILE` reads. All are optional but those that say\n\
          \"needed\"; an empty file is the defaults. `kstrobe check --config FILE` shows each mistake at its line, and whether the\n\
-         kernel takes the probes that the file asks for. The agent reads the file again when it changes, at SIGHUP and at\n\
+         kernel takes the probes that the file asks for. The agent reads the file again when it changes (at [rest](history.md) up to 17 s later), at SIGHUP and at\n\
          `POST /-/reload`: all of it or nothing. A key marked *restart* keeps its old value until the agent is started again,\n\
          and the log says so.\n\n\
          Durations have a unit (`500ms`, `5s`, `10m`, `24h`), sizes too (`64KiB`, `1GiB`) unless they are plain bytes. Probes are\n\
