@@ -1,6 +1,7 @@
 //! Hooks whose programs come and go under load.
 
 use super::objects::{Item, Prog, count, insn, map, object};
+use crate::kernel::detect;
 use crate::kernel::hooks::{Hooks, Slicing};
 use crate::kernel::load::{Loaded, Loader, Program, load};
 use kstrobe_ebpf::ir::{Calls, Duty, NumberAt};
@@ -71,8 +72,12 @@ fn counted(loaded: &Loaded) -> u64 {
 }
 
 /// Events that the kernel did not run the program for, because it ran already on the CPU: a thread that is preempted in it keeps others
-/// from it where tracepoints allow that (since Linux 7.0).
+/// from it where tracepoints allow that. None before Linux 7.0, which does.
 fn missed(loaded: &Loaded) -> u64 {
+    let major: u32 = detect::release().split('.').next().unwrap().parse().unwrap();
+    if major < 7 {
+        return 0;
+    }
     loaded.programs().unwrap().iter().map(|program| program.misses).sum()
 }
 

@@ -140,21 +140,19 @@ fn root_hooks_measure_runs_and_times_of_each_program() {
     loader.shared().hooks.measure();
     let used = |loaded: &Loaded| loaded.programs().unwrap()[0].used.unwrap();
     // The quickest of three rounds: one run that is measured and interrupted stands for 61.
-    let (mut quickest, mut slowest) = ([f64::INFINITY; 2], [0.0_f64; 2]);
+    let mut quickest = [f64::INFINITY; 2];
     for _ in 0..3 {
         let before: Vec<_> = loaded.iter().map(used).collect();
         call_getppid(300_000);
-        for (((loaded, before), quickest), slowest) in loaded.iter().zip(before).zip(&mut quickest).zip(&mut slowest) {
+        for ((loaded, before), quickest) in loaded.iter().zip(before).zip(&mut quickest) {
             let (runs, ns) = (used(loaded).runs - before.runs, used(loaded).run_ns - before.run_ns);
             // Other calls of the machine come to those of this loop; an estimate may miss what came after a CPU's last sample.
             assert!((299_000.0..600_000.0).contains(&runs), "{runs} runs");
+            assert!(ns / runs >= 1.0, "{ns} ns in {runs} runs");
             *quickest = quickest.min(ns / runs);
-            *slowest = slowest.max(ns / runs);
         }
     }
     assert!(quickest.iter().all(|ns| *ns < 2_000.0), "{quickest:?} ns a run");
-    // A reading of the clock that was interrupted is taken off all runs of a round.
-    assert!(slowest.iter().all(|ns| *ns >= 1.0), "{slowest:?} ns a run");
 }
 
 #[test]
