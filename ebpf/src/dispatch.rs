@@ -120,7 +120,7 @@ pub enum AlarmWords {
 }
 
 impl AlarmWords {
-    pub const BYTES: u32 = 32;
+    pub const BYTES: u32 = (AlarmWords::Within as u32 + 1) * 8;
 
     const fn at(self) -> i16 {
         self as i16 * 8

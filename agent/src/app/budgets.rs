@@ -1,5 +1,6 @@
 //! The budgets of all probes, and the pace of the agent, which goes by the same counts.
 
+use std::error::Error;
 use std::io::{PipeReader, Read};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
@@ -24,7 +25,9 @@ pub(super) enum Rest {
 /// Starts the thread that keeps budgets, which lives as long as the agent.
 pub(super) fn start(app: Arc<App>, rest: Rest) -> std::io::Result<()> {
     let rests = match rest {
-        Rest::Allowed => Rests::new(&app),
+        Rest::Allowed => Rests::new(&app)
+            .inspect_err(|error| tracing::info!(%error, "the agent does not rest when nothing reads it"))
+            .ok(),
         Rest::Never => None,
     };
     // The first windows come later: the load at the start is not typical.
@@ -65,17 +68,13 @@ struct Rests {
 }
 
 impl Rests {
-    /// `None` where nothing could end a rest when many events come.
-    fn new(app: &App) -> Option<Rests> {
+    /// Fails where nothing could end a rest when many events come.
+    fn new(app: &App) -> Result<Rests, Box<dyn Error + '_>> {
         let hooks = &app.shared.hooks;
-        let made = hooks.alarm().map_err(|error| error.to_string()).and_then(|alarm| {
-            let alarm = alarm.reader().map_err(|error| error.to_string())?;
-            Ok((alarm, std::io::pipe().map_err(|error| error.to_string())?))
-        });
-        let made = made.inspect_err(|error| tracing::info!(error, "the agent does not rest when nothing reads it"));
-        let (alarm, (ended, end)) = made.ok()?;
+        let alarm = hooks.alarm()?.reader()?;
+        let (ended, end) = std::io::pipe()?;
         app.pace.write_ends(end);
-        Some(Rests { quiet: Quiet::new(hooks.events(), Instant::now()), alarm, ended })
+        Ok(Rests { quiet: Quiet::new(hooks.events(), Instant::now()), alarm, ended })
     }
 
     /// Begins a rest where there are few events and reads, and no probe keeps the agent awake. Returns whether it has.
@@ -186,7 +185,7 @@ impl Budgets {
             }
         };
         self.rests.as_mut()?.end(&self.app, rested);
-        // It looks seldom at rest.
+        // Their thread looks seldom at rest.
         self.app.wake_events();
         Some(rested)
     }
