@@ -2,6 +2,7 @@
 //! rates from ordinary to absurd, with the rights of root, of the systemd unit and of the chart's pod.
 
 use crate::bench::agent::{Agent, value};
+use crate::bench::hand_written::Pair;
 use crate::bench::{self, machine, table};
 use crate::{container, mounts};
 use anyhow::{Result, bail};
@@ -43,14 +44,19 @@ enum Rights {
 const BUDGET: f64 = 0.02;
 /// By how much a window's cost may be above.
 const TOLERANCE: f64 = 1.2;
-/// Length of a window.
+/// Any time of this length is judged.
 const WINDOW: Duration = Duration::from_secs(10);
+/// What is measured at once. Budgets act within some of them, and what is on the machine besides comes and goes between them.
+const PIECE: Duration = Duration::from_millis(100);
 /// Most calls between two looks at the clock.
 const BURST: u32 = 500;
 /// Fewer say little about a call.
 const MIN_BURST: u64 = 16;
-/// For how long the load runs without the agent, to compare with.
-const BASELINE: Duration = Duration::from_secs(3);
+/// For how long the load runs without the agent, to compare with: before and after it, in turn with nothing attached and with an empty
+/// pair of programs.
+const BASELINE: Duration = Duration::from_secs(10);
+/// From the start of an agent to the load: its budgets do not look before.
+const STARTS: Duration = Duration::from_secs(3);
 
 const COUNT: &str = "kstrobe_syscall_duration_seconds_count";
 
@@ -62,12 +68,13 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     };
     println!("## Flood\n\n{}\n", machine::describe());
     mounts::private()?;
-    let baselines = baselines(root, &options.rates)?;
-    let mut flood = Flood { root, agent, options, baselines, rows: Vec::new(), wrong: Vec::new() };
+    let mut flood = Flood { root, agent, options, pair: bench::floor(root)?, rows: Vec::new(), wrong: Vec::new() };
     for rights in &options.rights {
-        // The rows of the others are minutes of measurements.
-        if let Err(error) = flood.under(*rights) {
-            flood.wrong.push(format!("{rights:?}: {error:#}"));
+        for rate in &options.rates {
+            // The rows of the others are minutes of measurements.
+            if let Err(error) = flood.row(*rights, *rate) {
+                flood.wrong.push(format!("{rights:?}, {rate}: {error:#}"));
+            }
         }
     }
     let head = [
@@ -87,29 +94,37 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if flood.wrong.is_empty() { Ok(()) } else { bail!("out of bounds:\n{}", flood.wrong.join("\n")) }
 }
 
-/// Nanoseconds of a call with nothing attached, and with an empty pair of programs, at each rate.
-fn baselines(root: &Path, rates: &[u32]) -> Result<Vec<(f64, f64)>> {
-    let mut pair = bench::floor(root)?;
-    let call_ns = |rate| load(rate, BASELINE, &AtomicBool::new(false)).windows.first().map_or(0.0, Window::call_ns);
-    let mut baselines = Vec::new();
-    for rate in rates {
-        let bare = call_ns(*rate);
-        let links = pair.attach()?;
-        let with = call_ns(*rate);
-        pair.detach(links)?;
-        baselines.push((bare, with));
-    }
-    Ok(baselines)
-}
-
 struct Flood<'a> {
     root: &'a Path,
     agent: PathBuf,
     options: &'a Options,
-    /// See [`baselines`].
-    baselines: Vec<(f64, f64)>,
+    /// The empty programs.
+    pair: Pair,
     rows: Vec<Vec<String>>,
     wrong: Vec<String>,
+}
+
+/// Nanoseconds of a call at some rate without the agent, time by time.
+#[derive(Default)]
+struct Baseline {
+    /// With nothing attached.
+    bare: Vec<f64>,
+    /// With an empty pair of programs.
+    with_pair: Vec<f64>,
+}
+
+impl Baseline {
+    fn bare_ns(&self) -> f64 {
+        mean(&self.bare)
+    }
+
+    fn pair_ns(&self) -> f64 {
+        mean(&self.with_pair) - self.bare_ns()
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// What was seen of the agent meanwhile.
@@ -121,14 +136,36 @@ struct Seen {
 }
 
 impl Flood<'_> {
-    fn under(&mut self, rights: Rights) -> Result<()> {
+    fn row(&mut self, rights: Rights, rate: u32) -> Result<()> {
+        eprintln!("{rights:?}: {rate} calls a second");
+        let mut baseline = Baseline::default();
+        self.compare(rate, &mut baseline)?;
+        let measured = self.measure(rights, rate)?;
+        self.compare(rate, &mut baseline)?;
+        self.judge(&format!("{rights:?}").to_lowercase(), rate, &measured, &baseline);
+        Ok(())
+    }
+
+    /// Measures calls without the agent.
+    fn compare(&mut self, rate: u32, baseline: &mut Baseline) -> Result<()> {
+        let second = Duration::from_secs(1);
+        let pieces = || load(rate, second, &AtomicBool::new(false)).pieces;
+        let calls_ns = || pieces().iter().filter_map(Piece::call_ns).collect::<Vec<_>>();
+        for _ in 0..BASELINE.as_secs() / 2 {
+            baseline.bare.extend(calls_ns());
+            let links = self.pair.attach()?;
+            baseline.with_pair.extend(calls_ns());
+            self.pair.detach(links)?;
+        }
+        Ok(())
+    }
+
+    /// Measures calls beside an agent that has just started.
+    fn measure(&self, rights: Rights, rate: u32) -> Result<Measured> {
         match rights {
-            Rights::Pod => {
-                let (root, agent) = (self.root, self.agent.clone());
-                container::with_default_pod(root, &agent, |pod| {
-                    self.rates(rights, &|| pod.get("/metrics").map(|(_, text)| text))
-                })
-            }
+            Rights::Pod => container::with_default_pod(self.root, &self.agent, |pod| {
+                self.beside(rate, &|| pod.get("/metrics").map(|(_, text)| text))
+            }),
             Rights::Root | Rights::Unit => {
                 let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
                 let mut command = if rights == Rights::Unit {
@@ -141,38 +178,38 @@ impl Flood<'_> {
                 };
                 command.args(["run", "--web.listen-address", &address.to_string()]);
                 let agent = Agent::from_command(command, address)?;
-                self.rates(rights, &|| agent.scrape())?;
-                agent.stop()
+                let measured = self.beside(rate, &|| agent.scrape())?;
+                agent.stop()?;
+                Ok(measured)
             }
         }
     }
 
-    fn rates(&mut self, rights: Rights, scrape: &dyn Fn() -> Result<String>) -> Result<()> {
-        for (i, rate) in self.options.rates.iter().enumerate() {
-            eprintln!("{rights:?}: {rate} calls a second");
-            let before = counted(&scrape()?);
-            let (load, seen) = beside(*rate, Duration::from_secs(self.options.seconds), scrape)?;
-            let counted = counted(&scrape()?) - before;
-            let (bare, pair) = self.baselines[i];
-            self.judge(&format!("{rights:?}").to_lowercase(), *rate, &load, &seen, counted, bare, pair - bare);
-        }
-        Ok(())
+    fn beside(&self, rate: u32, scrape: &dyn Fn() -> Result<String>) -> Result<Measured> {
+        std::thread::sleep(STARTS);
+        let before = counted(&scrape()?);
+        let (load, seen) = beside(rate, Duration::from_secs(self.options.seconds), scrape)?;
+        Ok(Measured { counted: counted(&scrape()?) - before, load, seen })
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the columns of a row")]
-    fn judge(&mut self, rights: &str, rate: u32, load: &Load, seen: &Seen, counted: f64, bare: f64, floor: f64) {
+    fn judge(&mut self, rights: &str, rate: u32, measured: &Measured, baseline: &Baseline) {
+        let Measured { load, seen, counted } = measured;
+        let (bare, floor) = (baseline.bare_ns(), baseline.pair_ns());
         let made = load.calls as f64;
         let off_by = (counted - made) / made;
         // Each event that is taken stands for 1 / ratio: five standard deviations of their sum.
         let bound = f64::max(0.02, 5.0 * ((1.0 / seen.ratio - 1.0) / made).sqrt());
         // Of the machine's CPUs, in a window.
         let budget_ns = BUDGET * machine::cpus() as f64 * WINDOW.as_secs_f64() * 1e9;
-        let cost = |window: &Window| {
-            let allowed = f64::max(budget_ns, floor * window.calls as f64);
-            (window.call_ns() - bare) * window.calls as f64 / (TOLERANCE * allowed)
+        let cost = |window: &[Piece]| {
+            let measured = window.iter().filter_map(|piece| Some((piece.calls as f64, piece.call_ns()?)));
+            let (calls, cost_ns) = measured.fold((0.0, 0.0), |(calls, cost_ns), (made, call_ns)| {
+                (calls + made, cost_ns + made * (call_ns - bare))
+            });
+            (cost_ns / (TOLERANCE * f64::max(budget_ns, floor * calls)), cost_ns / calls)
         };
-        let worst = load.windows.iter().map(cost).fold(0.0, f64::max);
-        let added = load.windows.iter().map(Window::call_ns).fold(0.0, f64::max) - bare;
+        let windows = load.pieces.windows(WINDOW.div_duration_f64(PIECE) as usize).map(cost);
+        let (worst, added) = windows.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
         if off_by.abs() > bound {
             self.wrong.push(format!("{rights}, {rate}: {counted} of {made} calls counted"));
         }
@@ -196,6 +233,14 @@ impl Flood<'_> {
             format!("{worst:.2}"),
         ]);
     }
+}
+
+/// What one agent gave.
+struct Measured {
+    load: Load,
+    seen: Seen,
+    /// Calls, by the probe.
+    counted: f64,
 }
 
 /// Runs the load for so long, and looks at the agent four times a second.
@@ -234,38 +279,38 @@ fn watch(time: Duration, scrape: &dyn Fn() -> Result<String>) -> Result<Seen> {
 /// What a run of the load gave.
 pub struct Load {
     calls: u64,
-    /// Whole ones; the only one of a shorter load.
-    windows: Vec<Window>,
+    /// One after the other, without a gap.
+    pieces: Vec<Piece>,
 }
 
-/// Calls within [`WINDOW`].
+/// Calls within [`PIECE`].
 #[derive(Default)]
-struct Window {
+struct Piece {
     calls: u64,
     /// Nanoseconds of a call, of each burst that was long enough.
     bursts_ns: Vec<f64>,
 }
 
-impl Window {
-    /// The median: a burst that was interrupted says nothing about a call.
-    fn call_ns(&self) -> f64 {
+impl Piece {
+    /// The lower quartile: a burst that was interrupted says nothing about a call. `None` without bursts.
+    fn call_ns(&self) -> Option<f64> {
         let mut bursts = self.bursts_ns.clone();
         bursts.sort_by(f64::total_cmp);
-        bursts.get(bursts.len() / 2).copied().unwrap_or(0.0)
+        bursts.get(bursts.len() / 4).copied()
     }
 }
 
 /// Calls `getppid` at this rate.
 pub fn load(rate: u32, time: Duration, stop: &AtomicBool) -> Load {
     let begin = Instant::now();
-    let mut load = Load { calls: 0, windows: vec![Window::default()] };
+    let mut load = Load { calls: 0, pieces: vec![Piece::default()] };
     loop {
         let now = begin.elapsed();
         if now >= time || stop.load(Ordering::Relaxed) {
             break;
         }
-        if now >= WINDOW * load.windows.len() as u32 {
-            load.windows.push(Window::default());
+        while now >= PIECE * load.pieces.len() as u32 {
+            load.pieces.push(Piece::default());
         }
         let due = (now.as_secs_f64() * f64::from(rate)) as u64 - load.calls;
         let burst = due.min(BURST.into());
@@ -275,10 +320,10 @@ pub fn load(rate: u32, time: Duration, stop: &AtomicBool) -> Load {
         }
         let took = start.elapsed();
         load.calls += burst;
-        let Some(window) = load.windows.last_mut() else { break };
-        window.calls += burst;
+        let Some(piece) = load.pieces.last_mut() else { break };
+        piece.calls += burst;
         if burst >= MIN_BURST {
-            window.bursts_ns.push(took.as_nanos() as f64 / burst as f64);
+            piece.bursts_ns.push(took.as_nanos() as f64 / burst as f64);
         }
         if due <= burst {
             std::thread::sleep(Duration::from_micros(500));

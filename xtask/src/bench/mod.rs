@@ -6,7 +6,7 @@ mod buckets;
 mod defaults;
 mod events;
 mod formats;
-mod hand_written;
+pub mod hand_written;
 mod history;
 mod hooks;
 mod load;

@@ -75,7 +75,7 @@ pub fn check(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
 }
 
 /// Runs `work` beside the chart's pod as it is by default, once it is ready. The caller's mounts are private.
-pub fn with_default_pod(root: &Path, agent: &Path, work: impl FnOnce(&runc::Container) -> Result<()>) -> Result<()> {
+pub fn with_default_pod<T>(root: &Path, agent: &Path, work: impl FnOnce(&runc::Container) -> Result<T>) -> Result<T> {
     programs::install_these(&["runc", "ip", "busybox"])?;
     let cases = crate::chart::cases(root)?;
     let workshop = workshop(root, &cases, Some(agent))?;
