@@ -3,7 +3,6 @@
 mod support;
 
 use nix::sys::signal::{Signal, raise};
-use std::fs;
 use std::net::TcpListener;
 use std::time::Duration;
 use support::agent::{Agent, Setup};
@@ -21,11 +20,7 @@ const PORTS: &str = "probe: rest_ports\nsummary: Listeners.\npoll: { source: tcp
 
 /// How often the thread that reads for the history has waited so far.
 fn waits(agent: &Agent) -> u64 {
-    let is_history = |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap().trim() == "history";
-    let task = fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap().flatten().find(is_history).unwrap();
-    let status = fs::read_to_string(task.path().join("status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
-    line.trim().parse().unwrap()
+    agent.waits("history")
 }
 
 /// Waits until no second is read any more, without reading anything of the agent.

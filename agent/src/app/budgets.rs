@@ -15,6 +15,12 @@ use crate::kernel::events::{Buffers, wait};
 use crate::probe::budget::{Cost, Share, Shares};
 use crate::probe::meter;
 
+/// Events a second that take a millionth of a CPU, if each takes 200 ns: reaching its hook, and a probe that measures it. Probes that take
+/// more are noticed at the next look.
+const MAX_EVENTS_PER_PPM: u64 = 5;
+/// A flood is noticed within twice this time.
+const FLOOD_FOR: Duration = Duration::from_millis(100);
+
 /// Whether the agent may rest while it is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
@@ -24,17 +30,23 @@ pub(super) enum Rest {
 
 /// Starts the thread that keeps budgets, which lives as long as the agent.
 pub(super) fn start(app: Arc<App>, rest: Rest) -> std::io::Result<()> {
-    let rests = match rest {
-        Rest::Allowed => Rests::new(&app)
-            .inspect_err(|error| tracing::info!(%error, "the agent does not rest when nothing reads it"))
-            .ok(),
-        Rest::Never => None,
+    let alarm = AlarmReader::new(&app)
+        .inspect_err(|error| tracing::info!(%error, "floods are noticed once a second, and the agent never rests"))
+        .ok();
+    let rests = match (rest, &alarm) {
+        (Rest::Allowed, Some(_)) => Some(Rests::new(&app)?),
+        _ => None,
     };
     // The first windows come later: the load at the start is not typical.
+    let events = app.shared.hooks.events();
     task::spawn(move || Budgets {
         app,
+        alarm,
         rests,
         looked: Instant::now(),
+        events: (events, Instant::now()),
+        expects_flood: false,
+        is_flood: false,
         is_calm: true,
         all_allow_rest: true,
         suspects: false,
@@ -45,9 +57,17 @@ pub(super) fn start(app: Arc<App>, rest: Rest) -> std::io::Result<()> {
 
 struct Budgets {
     app: Arc<App>,
+    /// `None` on kernels without ring buffers.
+    alarm: Option<AlarmReader>,
     /// `None` for an agent that never rests.
     rests: Option<Rests>,
     looked: Instant,
+    /// At all hooks when the alarm was set or cleared, and when that was.
+    events: (f64, Instant),
+    /// The alarm is set.
+    expects_flood: bool,
+    /// It was given.
+    is_flood: bool,
     /// No probe is sampled or suspended.
     is_calm: bool,
     /// See [`Probe::allows_rest`](crate::probe::Probe::allows_rest).
@@ -58,62 +78,77 @@ struct Budgets {
     least: Duration,
 }
 
-/// When the agent rests.
-struct Rests {
-    quiet: Quiet,
-    /// Readable when many events have come.
-    alarm: Buffers,
-    /// Readable when a rest has ended.
-    ended: PipeReader,
-}
+/// What the programs send when many events have come.
+struct AlarmReader(Buffers);
 
-impl Rests {
-    /// Fails where nothing could end a rest when many events come.
-    fn new(app: &App) -> Result<Rests, Box<dyn Error + '_>> {
-        let hooks = &app.shared.hooks;
-        let alarm = hooks.alarm()?.reader()?;
-        let (ended, end) = std::io::pipe()?;
-        app.pace.write_ends(end);
-        Ok(Rests { quiet: Quiet::new(hooks.events(), Instant::now()), alarm, ended })
+impl AlarmReader {
+    fn new(app: &App) -> Result<AlarmReader, Box<dyn Error + '_>> {
+        Ok(AlarmReader(app.shared.hooks.alarm()?.reader()?))
     }
 
-    /// Begins a rest where there are few events and reads, and no probe keeps the agent awake. Returns whether it has.
-    fn begin(&mut self, app: &App, may_rest: bool) -> bool {
-        let hooks = &app.shared.hooks;
-        let (last_read, now) = (app.pace.last_read(), Instant::now());
-        let read = if app.history.is_followed() { now } else { last_read };
-        // At each look: it goes by the looks before.
-        let is_quiet = self.quiet.may_rest(hooks.events(), read, now);
-        let (true, Ok(alarm)) = (is_quiet && may_rest, hooks.alarm()) else { return false };
-        let begins = app.pace.set_rests(true, last_read);
-        if begins {
-            // Of a rest that ended while a program was about to give it.
-            self.alarm.drain(|_| {});
-            alarm.set(QUIET_EVENTS, QUIET_FOR);
+    /// Lets the programs give the alarm, once.
+    fn set(&mut self, app: &App, events: u64, within: Duration) {
+        if let Ok(alarm) = app.shared.hooks.alarm() {
+            alarm.clear();
+            // One that a program was about to give.
+            self.0.drain(|_| {});
+            alarm.set(events, within);
         }
-        begins
     }
 
-    /// Waits until the rest has ended or many events have come; `None` when the time is over.
-    fn wait(&self, time: Duration) -> Option<Rested> {
-        let alarm = self.alarm.ready().iter().map(|file| file.as_fd());
-        let files: Vec<_> = [self.ended.as_fd()].into_iter().chain(alarm).collect();
+    fn clear(app: &App) {
+        if let Ok(alarm) = app.shared.hooks.alarm() {
+            alarm.clear();
+        }
+    }
+
+    /// Waits until the alarm is given or this file is readable; `None` when the time is over.
+    fn wait(&self, ended: Option<&PipeReader>, time: Duration) -> Option<Rested> {
+        let alarm = self.0.ready().iter().map(|file| file.as_fd());
+        let files: Vec<_> = alarm.chain(ended.map(|file| file.as_fd())).collect();
         match wait(&files, time).as_deref() {
-            Ok([true, ..]) => Some(Rested::UntilRead),
+            Ok([.., true]) if ended.is_some() => Some(Rested::UntilRead),
             Ok(files) => files.contains(&true).then_some(Rested::UntilFlood),
             Err(error) => {
-                tracing::error!(%error, "cannot wait for the end of a rest");
+                tracing::error!(%error, "cannot wait for events");
                 std::thread::sleep(Duration::from_secs(1));
                 Some(Rested::UntilFlood)
             }
         }
     }
+}
+
+/// When the agent rests.
+struct Rests {
+    quiet: Quiet,
+    /// Readable when a rest has ended.
+    ended: PipeReader,
+}
+
+impl Rests {
+    fn new(app: &App) -> std::io::Result<Rests> {
+        let (ended, end) = std::io::pipe()?;
+        app.pace.write_ends(end);
+        Ok(Rests { quiet: Quiet::new(app.shared.hooks.events(), Instant::now()), ended })
+    }
+
+    /// Begins a rest where there are few events and reads, and no probe keeps the agent awake. Returns whether it has.
+    fn begin(&mut self, app: &App, alarm: &mut AlarmReader, may_rest: bool) -> bool {
+        let hooks = &app.shared.hooks;
+        let (last_read, now) = (app.pace.last_read(), Instant::now());
+        let read = if app.history.is_followed() { now } else { last_read };
+        // At each look: it goes by the looks before.
+        let is_quiet = self.quiet.may_rest(hooks.events(), read, now);
+        let begins = is_quiet && may_rest && app.pace.set_rests(true, last_read);
+        if begins {
+            alarm.set(app, QUIET_EVENTS, QUIET_FOR);
+        }
+        begins
+    }
 
     /// Ends the rest, if there is one.
     fn end(&mut self, app: &App, rested: Rested) {
-        if let Ok(alarm) = app.shared.hooks.alarm() {
-            alarm.clear();
-        }
+        AlarmReader::clear(app);
         app.pace.set_rests(false, app.pace.last_read());
         if wait(&[self.ended.as_fd()], Duration::ZERO).is_ok_and(|ready| ready == [true]) {
             let _ = self.ended.read(&mut [0; 64]);
@@ -139,9 +174,13 @@ impl Task for Budgets {
         if let Some(rested) = self.rest() {
             return self.begin_anew(rested);
         }
+        if std::mem::take(&mut self.is_flood) {
+            return self.begin_anew(Rested::UntilFlood);
+        }
         let every = if self.suspects { meter::SHORT_WINDOW } else { meter::WINDOW };
         if self.looked.elapsed() >= every {
             self.look();
+            self.set_alarm();
         }
     }
 
@@ -153,12 +192,16 @@ impl Task for Budgets {
     }
 
     fn wait(&mut self) -> ControlFlow<()> {
-        std::thread::sleep(match self {
+        let time = match self {
             Budgets { suspects: true, .. } => meter::SHORT_WINDOW,
             Budgets { is_calm: true, .. } => until_second_ends(),
             // A probe that is off its hooks for a second is off them for no longer.
             _ => Duration::from_secs(1).saturating_sub(self.looked.elapsed()),
-        });
+        };
+        match &self.alarm {
+            Some(alarm) if self.expects_flood => self.is_flood = alarm.wait(None, time).is_some(),
+            _ => std::thread::sleep(time),
+        }
         ControlFlow::Continue(())
     }
 }
@@ -172,11 +215,13 @@ impl Budgets {
     /// Rests where that is allowed, until something is read, many events come or a probe seems to be above its budget.
     fn rest(&mut self) -> Option<Rested> {
         let may_rest = self.may_rest();
-        if !self.rests.as_mut()?.begin(&self.app, may_rest) {
+        let (rests, alarm) = (self.rests.as_mut()?, self.alarm.as_mut()?);
+        if !rests.begin(&self.app, alarm, may_rest) {
             return None;
         }
         let rested = loop {
-            if let Some(rested) = self.rests.as_ref()?.wait(AT_REST) {
+            let ended = self.rests.as_ref().map(|rests| &rests.ended);
+            if let Some(rested) = self.alarm.as_ref()?.wait(ended, AT_REST) {
                 break rested;
             }
             self.look();
@@ -197,6 +242,22 @@ impl Budgets {
         if rested == Rested::UntilFlood {
             (self.suspects, self.least) = (true, meter::SHORT_WINDOW);
         }
+        self.set_alarm();
+    }
+
+    /// Lets the kernel wake the agent when so many events come that they may take the budget. Not while windows are short or probes are
+    /// sampled, and not where as many came since the alarm was set last and took less.
+    fn set_alarm(&mut self) {
+        let events = self.app.shared.hooks.events();
+        let (before, since) = std::mem::replace(&mut self.events, (events, Instant::now()));
+        let most = self.app.budget_ppm.load(Relaxed).saturating_mul(MAX_EVENTS_PER_PPM);
+        let are_usual = events - before >= most as f64 * since.elapsed().as_secs_f64();
+        let Some(alarm) = &mut self.alarm else { return };
+        self.expects_flood = self.is_calm && !self.suspects && !are_usual;
+        match self.expects_flood {
+            true => alarm.set(&self.app, most.saturating_mul(FLOOD_FOR.as_millis() as u64) / 1000, FLOOD_FOR),
+            false => AlarmReader::clear(&self.app),
+        }
     }
 
     /// Looks at the costs of all probes.
@@ -211,9 +272,7 @@ impl Budgets {
         let over = probes.iter().filter(|probe| probe.lock().is_over_its_share()).count();
         let shares = Shares::of(app.budget_ppm.load(Relaxed), &shared, over as u64);
         for (probe, cost) in probes.iter().zip(&costs) {
-            if let Some(cost) = cost {
-                probe.lock().keep_budget(cost, &shares);
-            }
+            probe.lock().keep_budget(cost.as_ref(), &shares);
         }
         self.suspects = probes.iter().any(|probe| probe.lock().suspects());
         self.is_calm = !probes.iter().any(|probe| probe.lock().is_over_its_budget());

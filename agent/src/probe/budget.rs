@@ -92,6 +92,8 @@ pub struct Budget {
     times: u64,
     /// Windows above the budget in a row since the last action: their number, and the cheapest of them.
     suspicion: Option<(u32, Cost)>,
+    /// Fewer events are sampled since the last window: the next says whether few enough.
+    has_acted: bool,
     /// Cost that led to the last action and the limit then, in millionths of a CPU.
     judged: (u64, u64),
     /// Cost of a run in nanoseconds when all events were taken.
@@ -125,6 +127,7 @@ impl Budget {
             wants_slices: false,
             times: 1,
             suspicion: None,
+            has_acted: false,
             judged: (0, 0),
             full_ns: 0.0,
             calm: 0,
@@ -163,6 +166,7 @@ impl Budget {
             self.limit_ppm = shares.limit_ppm(used, self);
         }
         self.times = cost.times.max(1);
+        self.has_acted = false;
         let left = self.left(cost);
         let is_kept = used <= self.limit_ppm || self.can_sample && left.is_kept(self.limit_ppm);
         self.is_at_least = is_kept && used > self.limit_ppm;
@@ -197,6 +201,7 @@ impl Budget {
             return Some(BudgetAction::Sample(self.halvings));
         }
         self.halvings = (self.halvings + halvings(left.taken, left.room(self.limit_ppm))).min(MAX_HALVINGS);
+        self.has_acted = true;
         Some(BudgetAction::Sample(self.halvings))
     }
 
@@ -288,7 +293,7 @@ impl Budget {
     /// Whether the next window should come soon: it may mean an action.
     pub fn suspects(&self) -> bool {
         // A window of slices has to have some of them.
-        self.suspicion.is_some() && self.suspended_until.is_none() && self.times == 1
+        (self.suspicion.is_some() || self.has_acted) && self.suspended_until.is_none() && self.times == 1
     }
 
     /// One of so many events is sampled, and counts for all of them.

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 /// Shortest window: somewhat less than the second between two looks.
 pub const WINDOW: Duration = Duration::from_millis(900);
 /// The same of a probe that seems to be above its budget.
-pub const SHORT_WINDOW: Duration = Duration::from_millis(300);
+pub const SHORT_WINDOW: Duration = Duration::from_millis(150);
 /// A window goes on until its programs have run so often: a cost of fewer samples is chance. Of each run 32 us at most are counted
-/// ([`dispatch`]), so that what runs more seldom costs little.
+/// ([`dispatch`]), so that what runs more seldom costs little. Or until so many events have come of which reaching the programs, which is
+/// counted and not sampled, took more.
 const MIN_RUNS: u64 = 8 * dispatch::PERIOD;
 /// It does not go on for longer.
 const MAX_WINDOW: Duration = Duration::from_secs(10);
@@ -63,12 +64,15 @@ impl Meter {
     /// What was used in the window that these readings end. `entry_ns` is the cost of reaching a hook's program, which its programs share.
     /// `None` where none has begun, and of one that goes on.
     pub fn window(&mut self, now: Instant, readings: BTreeMap<String, Reading>, entry_ns: f64) -> Option<Cost> {
-        let cost = self.last.as_ref().and_then(|(since, before)| difference(now, *since, &readings, before, entry_ns));
-        if cost.is_some_and(|cost| cost.runs < MIN_RUNS && cost.window < MAX_WINDOW) {
+        let last = self.last.as_ref();
+        let cost = last.and_then(|(since, before)| difference(now, *since, &readings, before, entry_ns));
+        let is_known =
+            |cost: &Cost, events: f64| cost.runs >= MIN_RUNS || events >= MIN_RUNS as f64 && cost.entering >= cost.run;
+        if cost.is_some_and(|(cost, events)| !is_known(&cost, events) && cost.window < MAX_WINDOW) {
             return None;
         }
         self.last = Some((now, readings));
-        cost
+        cost.map(|(cost, _)| cost)
     }
 
     /// Forgets the last readings: what was used meanwhile belongs to no window.
@@ -77,18 +81,20 @@ impl Meter {
     }
 }
 
+/// The cost, and the events at the hooks of the programs.
 fn difference(
     now: Instant,
     since: Instant,
     readings: &BTreeMap<String, Reading>,
     before: &BTreeMap<String, Reading>,
     entry_ns: f64,
-) -> Option<Cost> {
+) -> Option<(Cost, f64)> {
     let window = now.saturating_duration_since(since);
     if window.is_zero() {
         return None;
     }
     let mut cost = Cost { window, ..Cost::default() };
+    let mut all = 0.0;
     for (program, Reading { used, breakpoint_ns }) in readings {
         // A program that was not measured at the start of the window has run for less than it.
         let Some(Reading { used: before, .. }) = before.get(program) else { continue };
@@ -96,10 +102,11 @@ fn difference(
         let events = (used.events - before.events).max(0.0);
         cost.run += nanoseconds(used.run_ns - before.run_ns);
         cost.runs += runs as u64;
+        all += events;
         cost.entering += nanoseconds(events * entry_ns / used.sharers.max(1) as f64);
         cost.breakpoints += nanoseconds(runs * *breakpoint_ns as f64);
     }
-    Some(cost)
+    Some((cost, all))
 }
 
 fn nanoseconds(ns: f64) -> Duration {
@@ -143,7 +150,7 @@ mod tests {
         let mut meter = Meter::default();
         assert!(meter.is_due(at(0), WINDOW), "none has begun");
         let mut window =
-            |seconds: u64, runs| meter.window(at(seconds), readings(&[("a", runs * 10.0, runs, runs)]), 50.0);
+            |seconds: u64, runs| meter.window(at(seconds), readings(&[("a", runs * 100.0, runs, runs)]), 50.0);
         let none = [(0, 0.0), (1, 100.0), (9, 487.0)].map(|(seconds, runs)| window(seconds, runs));
         assert_eq!(none, [None; 3]);
         let cost = window(10, 487.0).unwrap();
@@ -155,6 +162,20 @@ mod tests {
         assert_eq!([12, 13].map(|seconds| meter.is_due(at(seconds), WINDOW)), [false, true]);
         meter.set_slicing((8, false));
         assert!(meter.is_due(at(12), WINDOW) && meter.last.is_none(), "another has to begin");
+    }
+
+    #[test]
+    fn a_window_ends_when_reaching_programs_costs_most() {
+        let (mut meter, start) = (Meter::default(), Instant::now());
+        let mut window = |second: u64, run_ns, events| {
+            let readings = readings(&[("a", run_ns, 10.0 * second as f64, events)]);
+            meter.window(start + Duration::from_secs(second), readings, 50.0)
+        };
+        assert_eq!(window(0, 0.0, 0.0), None);
+        // Runs of 100 ns, and 25 ns for each of these events; too few events, and runs that take more than reaching them.
+        assert_eq!([window(1, 1e3, 487.0), window(2, 1e6, 488.0)], [None, None]);
+        let cost = window(3, 3e3, 1e6).unwrap();
+        assert_eq!((cost.window.as_secs(), cost.runs, cost.entering.as_millis()), (3, 30, 25));
     }
 
     #[test]

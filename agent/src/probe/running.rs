@@ -345,11 +345,11 @@ impl Probe {
         !has_own_budget && self.engine.as_kernel().is_none_or(KernelEngine::allows_rest)
     }
 
-    /// Applies the budget to the cost of a window.
-    pub fn keep_budget(&mut self, cost: &Cost, shares: &Shares) {
+    /// Applies the budget to the cost of a window, if one has ended. Slices of time are tolerated before that: others may need them.
+    pub fn keep_budget(&mut self, cost: Option<&Cost>, shares: &Shares) {
         let now = self.started.elapsed();
         let Some(budget) = &mut self.budget else { return };
-        let action = budget.look(now, cost, shares);
+        let action = cost.and_then(|cost| budget.look(now, cost, shares));
         let slicing = budget.slicing();
         if let Some(action) = action {
             self.apply(action);

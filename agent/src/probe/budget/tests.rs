@@ -93,6 +93,24 @@ fn events_are_sampled_until_the_budget_is_kept() {
 }
 
 #[test]
+fn the_window_after_an_action_is_a_short_one() {
+    let mut run = Run::new(true);
+    let suspects = |run: &mut Run| {
+        run.seconds(1, events(200_000, 300));
+        run.budget.suspects()
+    };
+    // Suspected, sampled, within its budget.
+    assert_eq!([0; 4].map(|_| suspects(&mut run)), [true, true, false, false]);
+    // More events are measured again: there is time.
+    run.seconds(5, events(1_000, 300));
+    assert_eq!((run.budget.one_of(), run.budget.suspects()), (1, false));
+    // A window of slices has to have some of them.
+    let mut run = Run::new(true);
+    run.seconds(2, events(3_000_000, 300));
+    assert_eq!((run.actions.len(), run.budget.slicing(), run.budget.suspects()), (1, Slicing::Wanted, false));
+}
+
+#[test]
 fn breakpoints_above_the_budget_suspend_a_probe() {
     // Breakpoints of a microsecond: 3 % of them alone, with programs that take 0.3 %.
     let mut run = Run { breakpoint: Duration::from_micros(1), ..Run::new(true) };
