@@ -20,6 +20,8 @@ use crate::probe::meter;
 const MAX_EVENTS_PER_PPM: u64 = 5;
 /// A flood is noticed within twice this time.
 const FLOOD_FOR: Duration = Duration::from_millis(100);
+/// Between two alarms: bursts that take less than the budget may come all the time.
+const ALARM_EVERY: Duration = Duration::from_secs(10);
 
 /// Whether the agent may rest while it is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,14 +40,13 @@ pub(super) fn start(app: Arc<App>, rest: Rest) -> std::io::Result<()> {
         _ => None,
     };
     // The first windows come later: the load at the start is not typical.
-    let events = app.shared.hooks.events();
     task::spawn(move || Budgets {
         app,
         alarm,
         rests,
         looked: Instant::now(),
-        events: (events, Instant::now()),
         expects_flood: false,
+        alarmed: None,
         is_flood: false,
         is_calm: true,
         all_allow_rest: true,
@@ -62,11 +63,11 @@ struct Budgets {
     /// `None` for an agent that never rests.
     rests: Option<Rests>,
     looked: Instant,
-    /// At all hooks when the alarm was set or cleared, and when that was.
-    events: (f64, Instant),
     /// The alarm is set.
     expects_flood: bool,
-    /// It was given.
+    /// When it was given last.
+    alarmed: Option<Instant>,
+    /// It was given since the last look.
     is_flood: bool,
     /// No probe is sampled or suspended.
     is_calm: bool,
@@ -175,6 +176,7 @@ impl Task for Budgets {
             return self.begin_anew(rested);
         }
         if std::mem::take(&mut self.is_flood) {
+            self.alarmed = Some(Instant::now());
             return self.begin_anew(Rested::UntilFlood);
         }
         let every = if self.suspects { meter::SHORT_WINDOW } else { meter::WINDOW };
@@ -235,9 +237,11 @@ impl Budgets {
         Some(rested)
     }
 
-    /// Begins windows after a rest: in those of the rest a flood would be hidden by the time before it.
+    /// Begins windows after a rest or with a flood: the time before would hide a flood. Those go on that say nothing yet.
     fn begin_anew(&mut self, rested: Rested) {
-        self.app.probes().iter().for_each(|probe| probe.lock().forget_window());
+        for probe in self.app.probes().iter() {
+            let _unjudged = probe.lock().cost(self.app.entry_ns, Duration::ZERO);
+        }
         self.look();
         if rested == Rested::UntilFlood {
             (self.suspects, self.least) = (true, meter::SHORT_WINDOW);
@@ -245,15 +249,13 @@ impl Budgets {
         self.set_alarm();
     }
 
-    /// Lets the kernel wake the agent when so many events come that they may take the budget. Not while windows are short or probes are
-    /// sampled, and not where as many came since the alarm was set last and took less.
+    /// Lets the kernel wake the agent when so many events come that they may take the budget, but not while windows are short or probes are
+    /// sampled.
     fn set_alarm(&mut self) {
-        let events = self.app.shared.hooks.events();
-        let (before, since) = std::mem::replace(&mut self.events, (events, Instant::now()));
-        let most = self.app.budget_ppm.load(Relaxed).saturating_mul(MAX_EVENTS_PER_PPM);
-        let are_usual = events - before >= most as f64 * since.elapsed().as_secs_f64();
         let Some(alarm) = &mut self.alarm else { return };
-        self.expects_flood = self.is_calm && !self.suspects && !are_usual;
+        let most = self.app.budget_ppm.load(Relaxed).saturating_mul(MAX_EVENTS_PER_PPM);
+        let was_given = self.alarmed.is_some_and(|at| at.elapsed() < ALARM_EVERY);
+        self.expects_flood = self.is_calm && !self.suspects && !was_given && most > 0;
         match self.expects_flood {
             true => alarm.set(&self.app, most.saturating_mul(FLOOD_FOR.as_millis() as u64) / 1000, FLOOD_FOR),
             false => AlarmReader::clear(&self.app),

@@ -180,11 +180,6 @@ impl KernelEngine {
         !self.unread.records.is_empty()
     }
 
-    /// Begins a window with the next [`KernelEngine::cost`].
-    pub fn forget_window(&mut self) {
-        self.meter.forget();
-    }
-
     /// When the next sweep is due.
     pub fn sweep_due(&self) -> Option<Instant> {
         let drain = self.drain.as_ref().map(Drain::period);

@@ -318,13 +318,6 @@ impl Probe {
         Some(cost)
     }
 
-    /// Begins a window of costs with the next [`Probe::cost`].
-    pub fn forget_window(&mut self) {
-        if let Ok(kernel) = self.engine.kernel() {
-            kernel.forget_window();
-        }
-    }
-
     /// What it takes of the agent's budget, by its last window; `None` where its budget is its own.
     pub fn share(&self) -> Option<Share> {
         self.budget.as_ref()?.share(self.cost_ppm?)
