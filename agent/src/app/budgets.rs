@@ -240,7 +240,7 @@ impl Budgets {
     /// Begins windows after a rest or with a flood: the time before would hide a flood. Those go on that say nothing yet.
     fn begin_anew(&mut self, rested: Rested) {
         for probe in self.app.probes().iter() {
-            let _unjudged = probe.lock().cost(self.app.entry_ns, Duration::ZERO);
+            let _unjudged = probe.lock().cost(self.app.entry_cost, Duration::ZERO);
         }
         self.look();
         if rested == Rested::UntilFlood {
@@ -269,7 +269,8 @@ impl Budgets {
         let probes = app.probes();
         probes.iter().for_each(|probe| probe.lock().resume());
         // Of the windows that end now.
-        let costs: Vec<Option<Cost>> = probes.iter().map(|probe| probe.lock().cost(app.entry_ns, self.least)).collect();
+        let costs: Vec<Option<Cost>> =
+            probes.iter().map(|probe| probe.lock().cost(app.entry_cost, self.least)).collect();
         let shared: Vec<Share> = probes.iter().filter_map(|probe| probe.lock().share()).collect();
         let over = probes.iter().filter(|probe| probe.lock().is_over_its_share()).count();
         let shares = Shares::of(app.budget_ppm.load(Relaxed), &shared, over as u64);

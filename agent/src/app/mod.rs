@@ -49,7 +49,7 @@ use crate::config::diagnostics::{log_diagnostics, print_diagnostics};
 use crate::config::files::diag::Diagnostic;
 use crate::config::files::{AgentConfig, Choice};
 use crate::config::plan::ProbePlan;
-use crate::kernel::hooks::entry;
+use crate::kernel::hooks::entry::EntryCost;
 use crate::kernel::load::Loader;
 use crate::kernel::load::Shared;
 use crate::kernel::tracefs::Tracefs;
@@ -133,8 +133,7 @@ struct App {
     probes: RwLock<Arc<[SharedProbe]>>,
     /// What programs of all probes share.
     shared: Shared,
-    /// Cost of reaching a program at a hook, in nanoseconds.
-    entry_ns: f64,
+    entry_cost: EntryCost,
     names: NamesLock,
     telemetry: Telemetry,
     scrape_lock: ScrapeLock,
@@ -435,8 +434,8 @@ impl App {
         }
         let shared = Shared::default();
         // Before any program counts the calls that it makes.
-        let entry_ns = entry::cost_ns().unwrap_or(entry::USUAL_NS);
-        tracing::debug!(entry_ns, "cost of reaching a program");
+        let entry_cost = EntryCost::measure().unwrap_or(EntryCost::USUAL);
+        tracing::debug!(syscall_ns = entry_cost.syscall, other_ns = entry_cost.other, "cost of reaching a program");
         let begun = Instant::now();
         let compiled = parallel::map(plans.iter().collect(), || (), |(), plan| compile::probe(plan, target));
         let compile_ms = milliseconds(begun);
@@ -480,7 +479,7 @@ impl App {
         tracing::info!(compile_ms, load_ms, attach_ms = milliseconds(begun), "probes started");
         let app = App {
             shared,
-            entry_ns,
+            entry_cost,
             probes: RwLock::default(),
             names: NamesLock::new(Names::new().with_workload_names(workload_names.clone())),
             telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None),

@@ -22,6 +22,7 @@ use super::user_hooks::{LOOK_EVERY, UserHooks, log_changes};
 use crate::config::plan::ProbeMeta;
 use crate::kernel::attach::Attacher;
 use crate::kernel::binaries::find::ProcessSnapshot;
+use crate::kernel::hooks::entry::EntryCost;
 use crate::kernel::hooks::{Slicing, Use};
 use crate::kernel::load::{Loaded, ProgInfo};
 use crate::kernel::read::{ProbeMaps, TableView};
@@ -157,9 +158,8 @@ impl KernelEngine {
         Ok(())
     }
 
-    /// What the programs have cost in the window that ends now, and takes `least` or longer; `None` while it goes on. `entry_ns` is the
-    /// cost of reaching a hook's program.
-    pub fn cost(&mut self, entry_ns: f64, least: Duration) -> Option<Cost> {
+    /// What the programs have cost in the window that ends now, and takes `least` or longer; `None` while it goes on.
+    pub fn cost(&mut self, entry_cost: EntryCost, least: Duration) -> Option<Cost> {
         let control = self.loaded.maps().control();
         let (times, ends_rest) = control.map_or((1, false), |control| (control.times(), control.ends_rest()));
         self.meter.set_slicing((times, ends_rest));
@@ -168,10 +168,13 @@ impl KernelEngine {
             return None;
         }
         let reading = |(name, attach, used): (&str, &Attach, Use)| {
-            (name.to_owned(), Reading { used, breakpoint_ns: meter::breakpoint_ns(attach) })
+            (
+                name.to_owned(),
+                Reading { used, entry_ns: entry_cost.at(attach), breakpoint_ns: meter::breakpoint_ns(attach) },
+            )
         };
         let readings = self.loaded.used().map(reading).collect();
-        let cost = self.meter.window(now, readings, entry_ns)?;
+        let cost = self.meter.window(now, readings)?;
         Some(Cost { times, ends_rest, ..cost })
     }
 

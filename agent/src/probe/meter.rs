@@ -34,6 +34,8 @@ pub fn breakpoint_ns(attach: &Attach) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
     pub used: Use,
+    /// Cost of reaching the program of the hook, which the hook's programs share.
+    pub entry_ns: f64,
     /// [`breakpoint_ns`] of its hook.
     pub breakpoint_ns: u64,
 }
@@ -61,11 +63,11 @@ impl Meter {
         self.last.as_ref().is_none_or(|(since, _)| now.saturating_duration_since(*since) >= least)
     }
 
-    /// What was used in the window that these readings end. `entry_ns` is the cost of reaching a hook's program, which its programs share.
+    /// What was used in the window that these readings end.
     /// `None` where none has begun, and of one that goes on.
-    pub fn window(&mut self, now: Instant, readings: BTreeMap<String, Reading>, entry_ns: f64) -> Option<Cost> {
+    pub fn window(&mut self, now: Instant, readings: BTreeMap<String, Reading>) -> Option<Cost> {
         let last = self.last.as_ref();
-        let cost = last.and_then(|(since, before)| difference(now, *since, &readings, before, entry_ns));
+        let cost = last.and_then(|(since, before)| difference(now, *since, &readings, before));
         let is_known =
             |cost: &Cost, events: f64| cost.runs >= MIN_RUNS || events >= MIN_RUNS as f64 && cost.entering >= cost.run;
         if cost.is_some_and(|(cost, events)| !is_known(&cost, events) && cost.window < MAX_WINDOW) {
@@ -87,7 +89,6 @@ fn difference(
     since: Instant,
     readings: &BTreeMap<String, Reading>,
     before: &BTreeMap<String, Reading>,
-    entry_ns: f64,
 ) -> Option<(Cost, f64)> {
     let window = now.saturating_duration_since(since);
     if window.is_zero() {
@@ -95,7 +96,7 @@ fn difference(
     }
     let mut cost = Cost { window, ..Cost::default() };
     let mut all = 0.0;
-    for (program, Reading { used, breakpoint_ns }) in readings {
+    for (program, Reading { used, entry_ns, breakpoint_ns }) in readings {
         // A program that was not measured at the start of the window has run for less than it.
         let Some(Reading { used: before, .. }) = before.get(program) else { continue };
         let runs = (used.runs - before.runs).max(0.0);
@@ -120,7 +121,7 @@ mod tests {
     fn readings(all: &[(&str, f64, f64, f64)]) -> BTreeMap<String, Reading> {
         let reading = |&(name, run_ns, runs, events): &(&str, f64, f64, f64)| {
             let used = Use { run_ns, runs, events, sharers: 2 };
-            (name.to_owned(), Reading { used, breakpoint_ns: 0 })
+            (name.to_owned(), Reading { used, entry_ns: 50.0, breakpoint_ns: 0 })
         };
         all.iter().map(reading).collect()
     }
@@ -130,17 +131,16 @@ mod tests {
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
         let mut meter = Meter::default();
-        assert_eq!(meter.window(at(0), readings(&[("a", 1e3, 10.0, 10.0)]), 50.0), None);
+        assert_eq!(meter.window(at(0), readings(&[("a", 1e3, 10.0, 10.0)])), None);
         let both = readings(&[("a", 5e3, 1030.0, 1110.0), ("b", 500.0, 5.0, 5.0)]);
-        let cost = meter.window(at(1000), both, 50.0).unwrap();
+        let cost = meter.window(at(1000), both).unwrap();
         assert_eq!((cost.window.as_millis(), cost.run.as_nanos(), cost.runs), (1000, 4000, 1020));
         assert_eq!(cost.entering.as_nanos(), 1100 * 50 / 2, "shared with another program of the hook");
         // `b` is known now; sums of `a` that began anew, as with another dispatcher, are no negative cost.
-        let cost =
-            meter.window(at(2000), readings(&[("a", 0.0, 0.0, 1110.0), ("b", 900.0, 905.0, 5.0)]), 50.0).unwrap();
+        let cost = meter.window(at(2000), readings(&[("a", 0.0, 0.0, 1110.0), ("b", 900.0, 905.0, 5.0)])).unwrap();
         assert_eq!((cost.run.as_nanos(), cost.runs, cost.entering), (400, 900, Duration::ZERO));
         meter.forget();
-        assert_eq!(meter.window(at(3000), readings(&[]), 50.0), None);
+        assert_eq!(meter.window(at(3000), readings(&[])), None);
     }
 
     #[test]
@@ -149,8 +149,7 @@ mod tests {
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let mut meter = Meter::default();
         assert!(meter.is_due(at(0), WINDOW), "none has begun");
-        let mut window =
-            |seconds: u64, runs| meter.window(at(seconds), readings(&[("a", runs * 100.0, runs, runs)]), 50.0);
+        let mut window = |seconds: u64, runs| meter.window(at(seconds), readings(&[("a", runs * 100.0, runs, runs)]));
         let none = [(0, 0.0), (1, 100.0), (9, 487.0)].map(|(seconds, runs)| window(seconds, runs));
         assert_eq!(none, [None; 3]);
         let cost = window(10, 487.0).unwrap();
@@ -169,7 +168,7 @@ mod tests {
         let (mut meter, start) = (Meter::default(), Instant::now());
         let mut window = |second: u64, run_ns, events| {
             let readings = readings(&[("a", run_ns, 10.0 * second as f64, events)]);
-            meter.window(start + Duration::from_secs(second), readings, 50.0)
+            meter.window(start + Duration::from_secs(second), readings)
         };
         assert_eq!(window(0, 0.0, 0.0), None);
         // Runs of 100 ns, and 25 ns for each of these events; too few events, and runs that take more than reaching them.
@@ -190,10 +189,10 @@ mod tests {
         let (mut meter, start) = (Meter::default(), Instant::now());
         let reading = |runs| {
             let used = Use { runs, ..Use::default() };
-            [("u".to_owned(), Reading { used, breakpoint_ns: breakpoint_ns(&uprobe) })].into()
+            [("u".to_owned(), Reading { used, entry_ns: 50.0, breakpoint_ns: breakpoint_ns(&uprobe) })].into()
         };
-        meter.window(start, reading(0.0), 50.0);
-        let cost = meter.window(start + Duration::from_secs(1), reading(610.0), 50.0).unwrap();
+        meter.window(start, reading(0.0));
+        let cost = meter.window(start + Duration::from_secs(1), reading(610.0)).unwrap();
         assert_eq!(cost.breakpoints, Duration::from_micros(610));
     }
 }

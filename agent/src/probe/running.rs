@@ -23,6 +23,7 @@ use crate::config::files;
 use crate::config::plan::explain;
 use crate::config::plan::{Identity, PREFIX, ProbeMeta, ProbePlan};
 use crate::kernel::binaries::find::ProcessSnapshot;
+use crate::kernel::hooks::entry::EntryCost;
 use crate::metrics::labels::Names;
 use crate::metrics::telemetry::{Attachment, BudgetUse, Chosen, Observed, Telemetry};
 use kstrobe_ebpf::hook::Recorded;
@@ -306,14 +307,14 @@ impl Probe {
 
     /// What its programs have cost in the window that ends now; `None` while it goes on, without programs, and while its budget
     /// suspends it. The window is at least so long, or a short one where the probe seems to be above its budget.
-    pub fn cost(&mut self, entry_ns: f64, least: Duration) -> Option<Cost> {
+    pub fn cost(&mut self, entry_cost: EntryCost, least: Duration) -> Option<Cost> {
         let least = if self.suspects() { meter::SHORT_WINDOW } else { least };
         let is_suspended = self.suspended().is_some();
         let Some(kernel) = self.engine.kernel().ok().filter(|_| !is_suspended) else {
             self.cost_ppm = None;
             return None;
         };
-        let cost = kernel.cost(entry_ns, least)?;
+        let cost = kernel.cost(entry_cost, least)?;
         self.cost_ppm = Some(cost.ppm());
         Some(cost)
     }
