@@ -6,11 +6,11 @@ mod support;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup};
 use support::frames::kst_burn_one;
 use support::metrics::Metrics;
-use support::{emulated, kernel_objects, load, softirqs, wait_for, witnesses};
+use support::{emulated, kernel_objects, load, now, softirqs, wait_for, witnesses};
 
 /// Calls per second of a thread's own CPU time, in one slice of the load: what others do on the machine does not matter.
 #[derive(Clone, Copy, Debug)]
@@ -580,8 +580,7 @@ fn root_a_flood_is_noticed_when_it_begins() {
     let half = Duration::from_millis(500);
     // Budgets look when a second of the wall clock ends: these half seconds are between two looks.
     let looks_beside = |work: &dyn Fn()| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_millis();
-        std::thread::sleep(Duration::from_millis(1200 - u64::from(since)));
+        std::thread::sleep(Duration::from_secs_f64(1.2 - now() % 1.0));
         let before = agent.waits("budgets");
         work();
         agent.waits("budgets") - before

@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 use support::agent::{DEFAULT_PACKS, Setup};
 use support::postgres::Cluster;
-use support::{Folder, wait_for, witnesses};
+use support::{Folder, wait_for, waits, witnesses};
 
 const PYTHON: &str = "/usr/bin/python3";
 const BASH: &str = "/bin/bash";
@@ -156,17 +156,6 @@ fn start(folder: &Folder) -> Vec<Bounded> {
     started
 }
 
-/// How often processes of this name have waited so far.
-fn waits(comm: &str) -> u64 {
-    let name = format!("Name:\t{comm}\n");
-    let files = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path().join("status"));
-    let of_it = files.filter_map(|file| fs::read_to_string(file).ok()).filter(|status| status.starts_with(&name));
-    let count = |status: String| {
-        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok())
-    };
-    of_it.filter_map(count).sum()
-}
-
 /// A line of folded text: its frames, the first of which is the process's name, and nanoseconds.
 type Line<'a> = (Vec<&'a str>, u64);
 
@@ -206,7 +195,11 @@ fn root_stacks_of_waiting_python_bash_and_postgres_reach_main() {
     }
     // What the agent takes to know new processes.
     std::thread::sleep(Duration::from_secs(3));
-    let count = || PROGRAMS.map(|(_, _, loads)| loads.iter().map(|(comm, _)| waits(comm)).collect::<Vec<_>>());
+    let count = || {
+        PROGRAMS.map(|(_, _, loads)| {
+            loads.iter().map(|(comm, _)| waits("/proc", comm).iter().sum::<u64>()).collect::<Vec<_>>()
+        })
+    };
     let before = count();
     let (status, text) = agent.get("/api/v1/stacks/offcpu_seconds?seconds=10").unwrap();
     let after = count();

@@ -5,7 +5,6 @@ use super::{Folder, http, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -115,11 +114,10 @@ impl Agent {
 
     /// How often the thread of this name has waited so far.
     pub fn waits(&self, thread: &str) -> u64 {
-        let is_it = |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap().trim() == thread;
-        let task = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().flatten().find(is_it).unwrap();
-        let status = fs::read_to_string(task.path().join("status")).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
-        line.trim().parse().unwrap()
+        let [waits] = super::waits(&format!("/proc/{}/task", self.pid()), thread)[..] else {
+            panic!("not one thread {thread}")
+        };
+        waits
     }
 
     /// What it exports now.

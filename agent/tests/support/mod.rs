@@ -35,6 +35,17 @@ pub fn now() -> f64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
+/// How often each process (of `/proc`) or thread (of `/proc/PID/task`) of this name has waited so far.
+pub fn waits(folder: &str, name: &str) -> Vec<u64> {
+    let name = format!("Name:\t{name}\n");
+    let files = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path().join("status"));
+    let of_it = files.filter_map(|file| std::fs::read_to_string(file).ok()).filter(|status| status.starts_with(&name));
+    let count = |status: String| {
+        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok())
+    };
+    of_it.filter_map(count).collect()
+}
+
 /// Memory of a process as its status says: `VmRSS:` now, `VmHWM:` at most so far.
 pub fn memory_bytes(pid: u32, which: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
