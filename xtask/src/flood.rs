@@ -4,7 +4,8 @@
 use crate::bench::agent::{Agent, value};
 use crate::bench::hand_written::Pair;
 use crate::bench::{self, machine, table};
-use crate::{container, mounts};
+use crate::container::DefaultPods;
+use crate::mounts;
 use anyhow::{Result, bail};
 use nix::unistd::getppid;
 use std::net::TcpListener;
@@ -68,7 +69,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     };
     println!("## Flood\n\n{}\n", machine::describe());
     mounts::private()?;
-    let mut flood = Flood { root, agent, options, pair: bench::floor(root)?, rows: Vec::new(), wrong: Vec::new() };
+    let mut flood =
+        Flood { root, agent, options, pair: bench::floor(root)?, pods: None, rows: Vec::new(), wrong: Vec::new() };
     for rights in &options.rights {
         for rate in &options.rates {
             // The rows of the others are minutes of measurements.
@@ -100,6 +102,8 @@ struct Flood<'a> {
     options: &'a Options,
     /// The empty programs.
     pair: Pair,
+    /// Made with the first row of them.
+    pods: Option<DefaultPods>,
     rows: Vec<Vec<String>>,
     wrong: Vec<String>,
 }
@@ -161,11 +165,17 @@ impl Flood<'_> {
     }
 
     /// Measures calls beside an agent that has just started.
-    fn measure(&self, rights: Rights, rate: u32) -> Result<Measured> {
+    fn measure(&mut self, rights: Rights, rate: u32) -> Result<Measured> {
         match rights {
-            Rights::Pod => container::with_default_pod(self.root, &self.agent, |pod| {
-                self.beside(rate, &|| pod.get("/metrics").map(|(_, text)| text))
-            }),
+            Rights::Pod => {
+                let pods = match self.pods.take() {
+                    Some(pods) => pods,
+                    None => DefaultPods::of(self.root, &self.agent)?,
+                };
+                let measured = pods.with_one(|pod| self.beside(rate, &|| pod.get("/metrics").map(|(_, text)| text)));
+                self.pods = Some(pods);
+                measured
+            }
             Rights::Root | Rights::Unit => {
                 let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
                 let mut command = if rights == Rights::Unit {

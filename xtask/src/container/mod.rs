@@ -74,14 +74,23 @@ pub fn check(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
     })
 }
 
-/// Runs `work` beside the chart's pod as it is by default, once it is ready. The caller's mounts are private.
-pub fn with_default_pod<T>(root: &Path, agent: &Path, work: impl FnOnce(&runc::Container) -> Result<T>) -> Result<T> {
-    programs::install_these(&["runc", "ip", "busybox"])?;
-    let cases = crate::chart::cases(root)?;
-    let workshop = workshop(root, &cases, Some(agent))?;
-    let mut pod = workshop.container("default", None, &[])?.start()?;
-    pod.wait("readiness", |pod| pod.get("/readyz").ok().filter(|(status, _)| *status == 200))?;
-    work(&pod)
+/// The chart's pods as they are by default.
+pub struct DefaultPods(Workshop);
+
+impl DefaultPods {
+    /// Renders the chart. The caller's mounts are private.
+    pub fn of(root: &Path, agent: &Path) -> Result<DefaultPods> {
+        programs::install_these(&["runc", "ip", "busybox"])?;
+        let cases = crate::chart::cases(root)?;
+        Ok(DefaultPods(workshop(root, &cases, Some(agent))?))
+    }
+
+    /// Runs `work` beside a new one, once it is ready.
+    pub fn with_one<T>(&self, work: impl FnOnce(&runc::Container) -> Result<T>) -> Result<T> {
+        let mut pod = self.0.container("default", None, &[])?.start()?;
+        pod.wait("readiness", |pod| pod.get("/readyz").ok().filter(|(status, _)| *status == 200))?;
+        work(&pod)
+    }
 }
 
 fn of_thread(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
