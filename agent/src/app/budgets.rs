@@ -90,7 +90,6 @@ impl AlarmReader {
     /// Lets the programs give the alarm, once.
     fn set(&mut self, app: &App, events: u64, within: Duration) {
         if let Ok(alarm) = app.shared.hooks.alarm() {
-            alarm.clear();
             // One that a program was about to give.
             self.0.drain(|_| {});
             alarm.set(events, within);
