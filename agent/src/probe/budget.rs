@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::config::plan::BudgetLimit;
 use crate::kernel::hooks::Slicing;
+use crate::kernel::hooks::slices::TIMES;
 
 /// Windows above the budget in a row before an action, which goes by the cheapest of them. One window is not enough: a burst
 /// of a tenth of a second is harmless, and a program whose CPU was taken away meanwhile seems to have run all the time.
@@ -196,12 +197,12 @@ impl Budget {
         if self.halvings == 0 && self.times == 1 {
             self.full_ns = cheapest.run_ns();
         }
-        if needs_slices {
-            self.wants_slices = true;
-            return Some(BudgetAction::Sample(self.halvings));
+        // Slices lower what is taken as well, but only the window after the next would show what is too much of it then.
+        let left = if needs_slices { left.sliced() } else { left };
+        if !(needs_slices && left.is_kept(self.limit_ppm)) {
+            self.halvings = (self.halvings + halvings(left.taken, left.room(self.limit_ppm))).min(MAX_HALVINGS);
         }
-        self.halvings = (self.halvings + halvings(left.taken, left.room(self.limit_ppm))).min(MAX_HALVINGS);
-        self.has_acted = true;
+        (self.wants_slices, self.has_acted) = (self.wants_slices || needs_slices, !needs_slices);
         Some(BudgetAction::Sample(self.halvings))
     }
 
@@ -356,6 +357,12 @@ impl Left {
     /// What events that are taken may cost.
     fn room(&self, limit: u64) -> u64 {
         limit.saturating_sub(self.fixed).max(self.fixed / MIN_PART)
+    }
+
+    /// What it will be in slices of time, if the ends of measurements are seen all the time: where they are not, it is less.
+    fn sliced(&self) -> Left {
+        let fixed = self.fixed / 2 + self.fixed / (2 * TIMES);
+        Left { taken: self.taken / TIMES, fixed, breakpoints: self.breakpoints }
     }
 
     /// Whether sampling fewer events would save nothing that counts.

@@ -139,15 +139,39 @@ fn when_it_gets_calm_more_and_more_is_measured_again() {
 fn a_flood_is_sampled_down_to_what_passing_over_costs() {
     let mut run = Run::new(true);
     // Passed over alone, 3 million events a second cost 6 %: where they begin they are to be seen for a share of the time. As long as
-    // that is not so, to sample fewer than 1 of 512 would save less than 0.2 %.
+    // that is not so, to sample fewer than 1 of 256 would save less than 0.4 %.
     run.seconds(400, events(3_000_000, 300));
-    assert_eq!(run.actions, [(2, BudgetAction::Sample(0)), (4, BudgetAction::Sample(9))]);
+    assert_eq!(run.actions, [(2, BudgetAction::Sample(6)), (4, BudgetAction::Sample(8))]);
     assert!(run.budget.over() && run.budget.suspended_until().is_none());
     assert_eq!(run.budget.slicing(), Slicing::Wanted);
     // When it ends, all events are measured at once.
     run.seconds(10, events(1_000, 300));
-    assert_eq!(run.actions[2..], [(405, BudgetAction::Sample(9)), (410, BudgetAction::Sample(0))]);
+    assert_eq!(run.actions[2..], [(405, BudgetAction::Sample(8)), (410, BudgetAction::Sample(0))]);
     assert_eq!(run.budget.slicing(), Slicing::Never);
+}
+
+#[test]
+fn a_flood_is_sampled_and_sliced_at_once() {
+    let mut budget = Budget::new(BudgetLimit::Own(20_000), true).unwrap();
+    let mut seconds = 0;
+    // A million measurements a second, which take 300 ns and 60 to reach their ends; to pass an end over takes 10.
+    let mut look = |budget: &mut Budget, times: u64| {
+        let (starts, ends) = (1_000_000 / times, 1_000_000);
+        let (reached, taken) = (starts + ends, 2 * (starts >> budget.halvings));
+        let cost = Cost {
+            window: Duration::from_secs(1),
+            run: Duration::from_nanos(taken * 150 + (reached - taken) * 10),
+            runs: reached,
+            entering: Duration::from_nanos(reached * 30),
+            times,
+            ..Cost::default()
+        };
+        seconds += 1;
+        budget.look(Duration::from_secs(seconds), &cost, &NONE)
+    };
+    assert_eq!([0; 2].map(|_| look(&mut budget, 1)), [None, Some(BudgetAction::Sample(4))]);
+    assert_eq!(budget.slicing(), Slicing::Wanted);
+    assert_eq!([0; 20].map(|_| look(&mut budget, 8)), [None; 20], "it was enough");
 }
 
 /// A probe whose hooks are reached so often that this alone costs `percent` of a CPU while it sees all events, and half of that at its
