@@ -1,13 +1,17 @@
 //! `cargo xtask flood`: whether the shipped configuration counts system calls right, stays on its hooks and keeps its budget, at
 //! rates from ordinary to absurd, with the rights of root, of the systemd unit and of the chart's pod.
 
+mod calls;
+
+pub use calls::load;
+
 use crate::bench::agent::{Agent, value};
 use crate::bench::hand_written::Pair;
 use crate::bench::{self, machine, table};
 use crate::container::DefaultPods;
 use crate::mounts;
 use anyhow::{Result, bail};
-use nix::unistd::getppid;
+use calls::{Cost, Line, Load, PIECE, Piece, Took};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,12 +51,6 @@ const BUDGET: f64 = 0.02;
 const TOLERANCE: f64 = 1.2;
 /// Any time of this length is judged.
 const WINDOW: Duration = Duration::from_secs(10);
-/// What is measured at once. Budgets act within some of them, and what is on the machine besides comes and goes between them.
-const PIECE: Duration = Duration::from_millis(100);
-/// Most calls between two looks at the clock.
-const BURST: u32 = 500;
-/// Fewer say little about a call.
-const MIN_BURST: u64 = 16;
 /// For how long the load runs without the agent, to compare with: before and after it, in turn with nothing attached and with an empty
 /// pair of programs.
 const BASELINE: Duration = Duration::from_secs(10);
@@ -108,27 +106,13 @@ struct Flood<'a> {
     wrong: Vec<String>,
 }
 
-/// Nanoseconds of a call at some rate without the agent, time by time.
+/// Calls at some rate without the agent, time by time.
 #[derive(Default)]
 struct Baseline {
     /// With nothing attached.
-    bare: Vec<f64>,
+    bare: Vec<Took>,
     /// With an empty pair of programs.
-    with_pair: Vec<f64>,
-}
-
-impl Baseline {
-    fn bare_ns(&self) -> f64 {
-        mean(&self.bare)
-    }
-
-    fn pair_ns(&self) -> f64 {
-        mean(&self.with_pair) - self.bare_ns()
-    }
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
+    with_pair: Vec<Took>,
 }
 
 /// What was seen of the agent meanwhile.
@@ -154,11 +138,11 @@ impl Flood<'_> {
     fn compare(&mut self, rate: u32, baseline: &mut Baseline) -> Result<()> {
         let second = Duration::from_secs(1);
         let pieces = || load(rate, second, &AtomicBool::new(false)).pieces;
-        let calls_ns = || pieces().iter().filter_map(Piece::call_ns).collect::<Vec<_>>();
+        let took = || pieces().iter().filter_map(Piece::took).collect::<Vec<_>>();
         for _ in 0..BASELINE.as_secs() / 2 {
-            baseline.bare.extend(calls_ns());
+            baseline.bare.extend(took());
             let links = self.pair.attach()?;
-            baseline.with_pair.extend(calls_ns());
+            baseline.with_pair.extend(took());
             self.pair.detach(links)?;
         }
         Ok(())
@@ -204,22 +188,18 @@ impl Flood<'_> {
 
     fn judge(&mut self, rights: &str, rate: u32, measured: &Measured, baseline: &Baseline) {
         let Measured { load, seen, counted } = measured;
-        let (bare, floor) = (baseline.bare_ns(), baseline.pair_ns());
+        let (bare, with_pair) = (Line::through(&baseline.bare), Line::through(&baseline.with_pair));
         let made = load.calls as f64;
         let off_by = (counted - made) / made;
         // Each event that is taken stands for 1 / ratio: five standard deviations of their sum.
         let bound = f64::max(0.02, 5.0 * ((1.0 / seen.ratio - 1.0) / made).sqrt());
         // Of the machine's CPUs, in a window.
         let budget_ns = BUDGET * machine::cpus() as f64 * WINDOW.as_secs_f64() * 1e9;
-        let cost = |window: &[Piece]| {
-            let measured = window.iter().filter_map(|piece| Some((piece.calls as f64, piece.call_ns()?)));
-            let (calls, cost_ns) = measured.fold((0.0, 0.0), |(calls, cost_ns), (made, call_ns)| {
-                (calls + made, cost_ns + made * (call_ns - bare))
-            });
-            (cost_ns / (TOLERANCE * f64::max(budget_ns, floor * calls)), cost_ns / calls)
-        };
-        let windows = load.pieces.windows(WINDOW.div_duration_f64(PIECE) as usize).map(cost);
-        let (worst, added) = windows.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
+        let costs: Vec<Cost> = load.pieces.iter().map(|piece| piece.cost(&bare, &with_pair)).collect();
+        let windows = costs.windows(WINDOW.div_duration_f64(PIECE) as usize).map(|window| window.iter().sum::<Cost>());
+        let over = |cost: &Cost| cost.added_ns / (TOLERANCE * f64::max(budget_ns, cost.pair_ns));
+        let windows = windows.map(|cost| (over(&cost), cost.added_ns / cost.calls, cost.pair_ns / cost.calls));
+        let (worst, added, floor) = windows.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
         if off_by.abs() > bound {
             self.wrong.push(format!("{rights}, {rate}: {counted} of {made} calls counted"));
         }
@@ -284,62 +264,6 @@ fn watch(time: Duration, scrape: &dyn Fn() -> Result<String>) -> Result<Seen> {
         }
     }
     Ok(seen)
-}
-
-/// What a run of the load gave.
-pub struct Load {
-    calls: u64,
-    /// One after the other, without a gap.
-    pieces: Vec<Piece>,
-}
-
-/// Calls within [`PIECE`].
-#[derive(Default)]
-struct Piece {
-    calls: u64,
-    /// Nanoseconds of a call, of each burst that was long enough.
-    bursts_ns: Vec<f64>,
-}
-
-impl Piece {
-    /// The lower quartile: a burst that was interrupted says nothing about a call. `None` without bursts.
-    fn call_ns(&self) -> Option<f64> {
-        let mut bursts = self.bursts_ns.clone();
-        bursts.sort_by(f64::total_cmp);
-        bursts.get(bursts.len() / 4).copied()
-    }
-}
-
-/// Calls `getppid` at this rate.
-pub fn load(rate: u32, time: Duration, stop: &AtomicBool) -> Load {
-    let begin = Instant::now();
-    let mut load = Load { calls: 0, pieces: vec![Piece::default()] };
-    loop {
-        let now = begin.elapsed();
-        if now >= time || stop.load(Ordering::Relaxed) {
-            break;
-        }
-        while now >= PIECE * load.pieces.len() as u32 {
-            load.pieces.push(Piece::default());
-        }
-        let due = (now.as_secs_f64() * f64::from(rate)) as u64 - load.calls;
-        let burst = due.min(BURST.into());
-        let start = Instant::now();
-        for _ in 0..burst {
-            getppid();
-        }
-        let took = start.elapsed();
-        load.calls += burst;
-        let Some(piece) = load.pieces.last_mut() else { break };
-        piece.calls += burst;
-        if burst >= MIN_BURST {
-            piece.bursts_ns.push(took.as_nanos() as f64 / burst as f64);
-        }
-        if due <= burst {
-            std::thread::sleep(Duration::from_micros(500));
-        }
-    }
-    load
 }
 
 fn counted(metrics: &str) -> f64 {
