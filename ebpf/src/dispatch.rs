@@ -5,8 +5,8 @@
 //! jumps by a tail call into the dispatcher of the moment. To replace a dispatcher is to write one element of a map: each event
 //! runs the old one or the new one, none both, none neither, whatever interrupts or moves the task.
 //!
-//! One of [`PERIOD`] events runs a second dispatcher that takes the time of each function. So does the event before, whose times do not
-//! count: its code is then in the caches as the first dispatcher's is, and takes as long.
+//! One of [`PERIOD`] events, or of a multiple where many come ([`TIMED_OF`]), runs a second dispatcher that takes the time of each function.
+//! So does the event before, whose times do not count: its code is then in the caches as the first dispatcher's is, and takes as long.
 //!
 //! A hook has more programs than one dispatcher can have (the kernel takes 64 maps a program, `MAX_USED_MAPS`)? Then its last step is a
 //! tail call into the entry of another one, for the events that some function there wants: that takes a fifth of the way into an entry
@@ -27,7 +27,8 @@ pub const MAX_BODIES: usize = u64::BITS as usize - 1;
 pub const NEXT_BIT: u8 = 63;
 /// Numbers of system calls that the table has; those beyond are left to the functions. The tables of x86-64 and arm64 end below.
 pub const TABLE_ENTRIES: usize = 512;
-/// One of so many events of a CPU is measured. A prime, so that a load that repeats itself is not always measured at the same place.
+/// One of so many events of a CPU is counted, and measured. A prime, so that a load that repeats itself is not always measured at the same
+/// place.
 pub const PERIOD: u64 = 61;
 /// Elements of the map of dispatchers.
 pub const PLAIN: u32 = 0;
@@ -46,13 +47,15 @@ pub fn words_bytes(cpus: u32) -> u32 {
 const LINE: u32 = 128;
 /// Byte of the word with one bit for each function that is to run.
 pub const ACTIVE: u32 = 0;
+/// Byte of the word that says of how many counted events one is measured, which then stands for all of them: a power of two, less 1.
+pub const TIMED_OF: u32 = 8;
 /// Byte of a CPU's words.
 pub fn cpu_words(cpu: u32) -> u32 {
     LINE * (cpu + 1)
 }
 /// Of a CPU's words: events until one is measured.
 const LEFT: i16 = 0;
-/// Of a CPU's words: how often an event was measured, or would have been.
+/// Of a CPU's words: how many events were counted.
 pub const ROUNDS: u32 = 8;
 
 /// Bytes of the value of the map of costs, see [`cost_at`]. Behind those of the CPUs are costs that do not count, of all CPUs.
@@ -64,7 +67,7 @@ fn cost_stride(bodies: usize) -> u32 {
     (COST * (bodies as u32 + 1)).next_multiple_of(LINE)
 }
 
-/// A sum of nanoseconds and how many were added.
+/// A sum of nanoseconds and how many were added, each times the counted events for which it stands.
 const COST: u32 = 16;
 /// What takes longer was interrupted: a program's length is bounded.
 const MAX_NS: i32 = 1 << 15;
@@ -142,17 +145,23 @@ pub fn entry(maps: &Maps, alarm: Option<&Alarm>, cpus: u32) -> Result<Vec<u64>, 
     code.jump(Insn::jmp_imm(Jump::Eq, Reg::R2, 0), counted);
     code.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R2, -1));
     code.add(Insn::stx(Size::B8, Reg::R1, LEFT, Reg::R2));
-    code.jump(Insn::jmp_imm(Jump::Eq, Reg::R2, 0), timed);
-    code.jump(Insn::ja(0), plain);
+    code.jump(Insn::jmp_imm(Jump::Ne, Reg::R2, 0), plain);
+    // The event before one that is counted.
+    code.add(Insn::ldx(Size::B8, Reg::R8, Reg::R1, ROUNDS as i16));
+    code.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R8, 1));
+    code.jump(Insn::ja(0), timed);
     code.bind(counted);
     code.add(Insn::st(Size::B8, Reg::R1, LEFT, PERIOD as i32 - 1));
-    code.add(Insn::ldx(Size::B8, Reg::R2, Reg::R1, ROUNDS as i16));
-    code.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R2, 1));
-    code.add(Insn::stx(Size::B8, Reg::R1, ROUNDS as i16, Reg::R2));
+    code.add(Insn::ldx(Size::B8, Reg::R8, Reg::R1, ROUNDS as i16));
+    code.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R8, 1));
+    code.add(Insn::stx(Size::B8, Reg::R1, ROUNDS as i16, Reg::R8));
     if let Some(alarm) = alarm {
         code.count_down(alarm, timed);
     }
     code.bind(timed);
+    code.timed_of(Reg::R1, maps);
+    code.add(Insn::alu_reg(Width::W64, Alu::And, Reg::R8, Reg::R1));
+    code.jump(Insn::jmp_imm(Jump::Ne, Reg::R8, 0), plain);
     code.tail_call(maps, TIMED);
     code.bind(plain);
     code.tail_call(maps, PLAIN);
@@ -258,13 +267,13 @@ pub fn timed(parts: &Parts<'_>, costs: u32, cpus: u32) -> Result<Vec<u64>, AsmEr
     code.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R8, Reg::R9));
     code.call(Helper::KtimeGetNs);
     code.add(Insn::mov(Reg::R9, Reg::R0));
-    code.lap(cost_at(0, bodies.len(), None), MAX_NS);
+    code.lap(&parts.maps, cost_at(0, bodies.len(), None), MAX_NS);
     for (i, body) in bodies.iter().enumerate() {
         let skip = code.fresh();
         code.when_active(body.bit, skip);
         code.run(i);
         let most = if unwind::functions(body.code).is_some() { MAX_WALK_NS } else { MAX_NS };
-        code.lap(cost_at(0, bodies.len(), Some(i)), most);
+        code.lap(&parts.maps, cost_at(0, bodies.len(), Some(i)), most);
         code.bind(skip);
     }
     code.bind(end);
@@ -320,6 +329,12 @@ impl Writer {
         self.add(Insn::alu_imm(Width::W64, Alu::Mul, Reg::R0, LINE as i32));
         self.add(Insn::ld_map_value(Reg::R1, maps.words, cpu_words(0)));
         self.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R1, Reg::R0));
+    }
+
+    /// Loads the word [`TIMED_OF`].
+    fn timed_of(&mut self, into: Reg, maps: &Maps) {
+        self.add(Insn::ld_map_value(into, maps.words, TIMED_OF));
+        self.add(Insn::ldx(Size::B8, into, into, 0));
     }
 
     /// Counts an event for the alarm. Leads to `end`, if not by what follows.
@@ -418,7 +433,7 @@ impl Writer {
 
     /// Adds the time since the last reading of the clock (register 9) to a cost (register 8 points to those of this CPU). Only one CPU
     /// writes it; an interrupt between may lose one.
-    fn lap(&mut self, cost: u32, most_ns: i32) {
+    fn lap(&mut self, maps: &Maps, cost: u32, most_ns: i32) {
         let interrupted = self.fresh();
         self.call(Helper::KtimeGetNs);
         self.add(Insn::mov(Reg::R1, Reg::R0));
@@ -426,11 +441,14 @@ impl Writer {
         self.add(Insn::mov(Reg::R9, Reg::R0));
         self.jump(Insn::jmp_imm(Jump::Ge, Reg::R1, most_ns), interrupted);
         let cost = cost as i16;
+        self.timed_of(Reg::R3, maps);
+        self.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R3, 1));
+        self.add(Insn::alu_reg(Width::W64, Alu::Mul, Reg::R1, Reg::R3));
         self.add(Insn::ldx(Size::B8, Reg::R2, Reg::R8, cost));
         self.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R2, Reg::R1));
         self.add(Insn::stx(Size::B8, Reg::R8, cost, Reg::R2));
         self.add(Insn::ldx(Size::B8, Reg::R2, Reg::R8, cost + 8));
-        self.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R2, 1));
+        self.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R2, Reg::R3));
         self.add(Insn::stx(Size::B8, Reg::R8, cost + 8, Reg::R2));
         self.bind(interrupted);
     }

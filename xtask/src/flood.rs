@@ -89,6 +89,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         "empty pair, ns",
         "added, ns",
         "worst 10 s / bound",
+        "from, s",
     ];
     println!("{}", table::markdown(&head, flood.rows.into_iter()));
     if flood.wrong.is_empty() { Ok(()) } else { bail!("out of bounds:\n{}", flood.wrong.join("\n")) }
@@ -199,7 +200,9 @@ impl Flood<'_> {
         let windows = costs.windows(WINDOW.div_duration_f64(PIECE) as usize).map(|window| window.iter().sum::<Cost>());
         let over = |cost: &Cost| cost.added_ns / (TOLERANCE * f64::max(budget_ns, cost.pair_ns));
         let windows = windows.map(|cost| (over(&cost), cost.added_ns / cost.calls, cost.pair_ns / cost.calls));
-        let (worst, added, floor) = windows.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
+        let from = (0u32..).map(|piece| (PIECE * piece).as_secs_f64());
+        let worst = windows.zip(from).max_by(|(a, _), (b, _)| a.0.total_cmp(&b.0));
+        let ((worst, added, floor), from) = worst.unwrap_or_default();
         if off_by.abs() > bound {
             self.wrong.push(format!("{rights}, {rate}: {counted} of {made} calls counted"));
         }
@@ -207,7 +210,9 @@ impl Flood<'_> {
             self.wrong.push(format!("{rights}, {rate}: a probe was off for {:.1} s", seen.off));
         }
         if worst > 1.0 {
-            self.wrong.push(format!("{rights}, {rate}: {added:.0} ns a call, where an empty pair takes {floor:.0}"));
+            self.wrong.push(format!(
+                "{rights}, {rate}: {added:.0} ns a call in the ten seconds from {from:.1} s on, where an empty pair takes {floor:.0}"
+            ));
         }
         self.rows.push(vec![
             rights.to_owned(),
@@ -221,6 +226,7 @@ impl Flood<'_> {
             format!("{floor:.0}"),
             format!("{added:.0}"),
             format!("{worst:.2}"),
+            format!("{from:.1}"),
         ]);
     }
 }

@@ -503,7 +503,7 @@ fn encode_programs(out: &mut DescriptorEncoder, programs: &[ProgramUse]) -> fmt:
     family(
         out,
         "program_run",
-        "Time spent in a probe's program, estimated from one of 61 events.",
+        "Time spent in a probe's program, estimated from one of 61 to 244 events.",
         Some(Unit::Seconds),
         seconds,
     )?;

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 pub const WINDOW: Duration = Duration::from_millis(900);
 /// The same of a probe that seems to be above its budget.
 pub const SHORT_WINDOW: Duration = Duration::from_millis(150);
-/// A window goes on until its programs have run so often: a cost of fewer samples is chance. Of each run 32 us at most are counted
-/// ([`dispatch`]), so that what runs more seldom costs little. Or until so many events have come of which reaching the programs, which is
-/// counted and not sampled, took more.
-const MIN_RUNS: u64 = 8 * dispatch::PERIOD;
+/// A window goes on until so many runs of its programs have been measured: a cost of fewer samples is chance. Of each run 32 us at most are
+/// counted ([`dispatch`]), so that what runs more seldom costs little. Or until so many events have been counted of which reaching the
+/// programs, which is not sampled, took more.
+const MIN_SAMPLES: u64 = 8;
 /// It does not go on for longer.
 const MAX_WINDOW: Duration = Duration::from_secs(10);
 
@@ -68,8 +68,11 @@ impl Meter {
     pub fn window(&mut self, now: Instant, readings: BTreeMap<String, Reading>) -> Option<Cost> {
         let last = self.last.as_ref();
         let cost = last.and_then(|(since, before)| difference(now, *since, &readings, before));
-        let is_known =
-            |cost: &Cost, events: f64| cost.runs >= MIN_RUNS || events >= MIN_RUNS as f64 && cost.entering >= cost.run;
+        let runs_a_sample = readings.values().map(|reading| reading.used.runs_a_sample).max().unwrap_or(0);
+        let is_known = |cost: &Cost, events: f64| {
+            cost.runs >= MIN_SAMPLES * runs_a_sample
+                || events >= (MIN_SAMPLES * dispatch::PERIOD) as f64 && cost.entering >= cost.run
+        };
         if cost.is_some_and(|(cost, events)| !is_known(&cost, events) && cost.window < MAX_WINDOW) {
             return None;
         }
@@ -120,7 +123,7 @@ mod tests {
 
     fn readings(all: &[(&str, f64, f64, f64)]) -> BTreeMap<String, Reading> {
         let reading = |&(name, run_ns, runs, events): &(&str, f64, f64, f64)| {
-            let used = Use { run_ns, runs, events, sharers: 2 };
+            let used = Use { run_ns, runs, events, sharers: 2, runs_a_sample: 61 };
             (name.to_owned(), Reading { used, entry_ns: 50.0, breakpoint_ns: 0 })
         };
         all.iter().map(reading).collect()

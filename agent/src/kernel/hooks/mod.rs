@@ -317,10 +317,12 @@ impl Hooks {
         self.alarm().ok().filter(|_| !follows).map(Alarm::maps)
     }
 
-    /// Makes what is lacking of the dispatchers that take times.
+    /// Makes what is lacking of the dispatchers that take times, and lets each take so many as say enough.
     pub fn measure(&self) {
+        let now = Instant::now();
         let mut state = self.lock();
         for part in &mut state.parts {
+            part.measure_by_rate(now);
             if let Err(error) = part.build_timed() {
                 tracing::warn!(hook = %part.hook(), %error, "its cost is not measured");
             }

@@ -3,7 +3,7 @@
 
 pub(super) mod watch;
 
-use super::meter::{self, Sum, Use};
+use super::meter::{self, Rate, Sum, Use};
 use super::slices::{self, Events, Slices};
 use super::{Body, HookError, Role, chance, has};
 use crate::kernel::attach::{Attacher, Link, ProgramType};
@@ -151,6 +151,7 @@ pub(super) struct Part {
     cpus: u32,
     /// Readings of the clock in dispatchers that are gone.
     clock_before: Sum,
+    rate: Rate,
     standing: Standing,
     /// When programs run that rest where the entry does not.
     bits: Option<Slices>,
@@ -229,6 +230,7 @@ impl Part {
             changed: false,
             cpus,
             clock_before: Sum::default(),
+            rate: Rate::new(Instant::now()),
             standing: Standing::Always,
             bits: None,
             gate: None,
@@ -695,6 +697,15 @@ impl Part {
         Ok(())
     }
 
+    /// Lets fewer events be measured where many have come since the last call, and more where few have.
+    pub(super) fn measure_by_rate(&mut self, now: Instant) {
+        let events = self.events();
+        self.rate.look(now, events);
+        if let Some(word) = self.words.values.words().get(dispatch::TIMED_OF as usize / 8) {
+            word.store(self.rate.timed_of - 1, Ordering::Relaxed);
+        }
+    }
+
     /// What the dispatcher has counted of a program; of readings of the clock for `None`.
     fn counted(&self, slot: Option<usize>) -> Sum {
         match &self.dispatcher.timed {
@@ -732,7 +743,7 @@ impl Part {
         if !is_timed && slot.before.samples == 0 {
             return None;
         }
-        let used = slot.before.plus(counted).used(clock, events * way, sharers.max(1));
+        let used = slot.before.plus(counted).used(clock, events * way, sharers.max(1), self.rate.timed_of);
         slot.most_ns = slot.most_ns.max(used.run_ns);
         Some(Use { run_ns: slot.most_ns, ..used })
     }
