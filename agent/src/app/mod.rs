@@ -434,8 +434,11 @@ impl App {
         }
         let shared = Shared::default();
         // Before any program counts the calls that it makes.
-        let entry_cost = EntryCost::measure().unwrap_or(EntryCost::USUAL);
-        tracing::debug!(syscall_ns = entry_cost.syscall, other_ns = entry_cost.other, "cost of reaching a program");
+        let has_barriers =
+            target.btf.as_ref().is_some_and(|types| detect::has_barriers_at_system_calls(types, &detect::release()));
+        let entry_cost = EntryCost::measure(has_barriers).unwrap_or(EntryCost::USUAL);
+        let EntryCost { enter, exit, other } = entry_cost;
+        tracing::debug!(enter_ns = enter, exit_ns = exit, other_ns = other, "cost of reaching a program");
         let begun = Instant::now();
         let compiled = parallel::map(plans.iter().collect(), || (), |(), plan| compile::probe(plan, target));
         let compile_ms = milliseconds(begun);

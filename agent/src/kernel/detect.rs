@@ -153,6 +153,19 @@ pub fn release() -> String {
     nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default()
 }
 
+/// The first two numbers of a release of the kernel.
+pub fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
+    numbers.next().flatten().zip(numbers.next().flatten())
+}
+
+/// Whether a task takes a full barrier after each tracepoint of system calls once a grace period of RCU Tasks Trace has seen it
+/// (`rcu_read_unlock_trace_special`): since Linux 6.13 such a tracepoint is a reader of that. To detach a program there begins one.
+pub fn has_barriers_at_system_calls(btf: &Btf, release: &str) -> bool {
+    version(release).is_some_and(|version| version >= (6, 13))
+        && btf.find("rcu_read_unlock_trace_special", Kind::Func).is_some()
+}
+
 /// Highest possible CPU id + 1: CPUs may come and go below it.
 pub fn possible_cpus() -> u32 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();

@@ -179,9 +179,7 @@ pub fn lift_locked() {
 
 /// Whether a release of the kernel counts maps and programs against RLIMIT_MEMLOCK: those before 5.11 do.
 fn counts_locked(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
-    let version = numbers.next().flatten().zip(numbers.next().flatten());
-    version.is_some_and(|version| version < (5, 11))
+    detect::version(release).is_some_and(|version| version < (5, 11))
 }
 
 /// How far the kernel is locked down.
