@@ -74,8 +74,7 @@ fn counted(loaded: &Loaded) -> u64 {
 /// Events that the kernel did not run the program for, because it ran already on the CPU: a thread that is preempted in it keeps others
 /// from it where tracepoints allow that. None before Linux 7.0, which does.
 fn missed(loaded: &Loaded) -> u64 {
-    let major: u32 = detect::release().split('.').next().unwrap().parse().unwrap();
-    if major < 7 {
+    if detect::version(&detect::release()).unwrap() < (7, 0) {
         return 0;
     }
     loaded.programs().unwrap().iter().map(|program| program.misses).sum()
